@@ -313,7 +313,7 @@ def test_rows_are_fetched_before_they_are_read(deep_panels, cores, m, n, k, layo
 
 @pytest.mark.parametrize(
     "m,n,k",
-    [(200, 64, 256), (4100, 640, 256), (1100, 64, 1030), (20000, 64, 30)],
+    [(200, 250, 700), (4100, 640, 256), (1100, 64, 1030), (20000, 64, 30)],
     ids=["near", "wide", "long", "short"],
 )
 def test_rows_that_are_not_fetched_before(deep_panels, m, n, k):
@@ -380,7 +380,7 @@ def test_other_right_operands_are_not_streamed(small_caches, m, n, k, layout):
     ],
 )
 def test_deep_panels_are_packed_of_near_rows_too(mcpu, n, reuse, packs):
-    (stage,), _ = parse(te.create_prim_func(list(matmul(1024, n, 512)[0])))
+    (stage,), _ = parse(te.create_prim_func(list(matmul(1024, n, 2048)[0])))
     processor = _processor(mcpu)
     assert loops_of(match(stage), 0, processor, 16).wants_packing(reuse) == packs
 
@@ -444,6 +444,13 @@ def test_panels_are_packed_for_many_rows(mcpu, m, n, unpacked, tile):
     (stage,), _ = parse(te.create_prim_func(list(matmul(m, n, 100)[0])))
     tiling = plan(match(stage), _processor(mcpu))
     assert (tiling.unpacked, (tiling.rows, tiling.columns)) == (unpacked, tile)
+
+
+@pytest.mark.parametrize("m,n,unpacked", [(1000, 256, True), (1000, 260, False), (1100, 256, False)])
+def test_small_matrices_are_not_packed(m, n, unpacked):
+    """Half a megabyte of near rows, for a left operand that fits L2."""
+    (stage,), _ = parse(te.create_prim_func(list(matmul(m, n, 500)[0])))
+    assert plan(match(stage), _processor("graniterapids")).unpacked == unpacked
 
 
 @pytest.mark.parametrize("cores", [1, 2])

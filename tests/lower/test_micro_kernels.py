@@ -61,7 +61,7 @@ CASES = {
     "whole tiles": (lambda x, y: x @ y, (24, 40), (40, 64), {"product"}),
     "parts of vectors and fewer rows": (lambda x, y: x @ y, (29, 40), (40, 77), {"product"}),
     "few columns": (lambda x, y: x @ y, (29, 40), (40, 13), {"product"}),
-    "copied rows": (lambda x, y: x @ y, (300, 40), (40, 13), {"product", "copy"}),
+    "copied rows": (lambda x, y: x @ y, (300, 12000), (12000, 13), {"product", "copy"}),
     "one row": (lambda x, y: x @ y, (1, 40), (40, 77), set()),
     "one column more than a panel": (lambda x, y: x @ y, (50, 40), (40, 65), {"product"}),
     "blocks of terms": (lambda x, y: x @ y, (29, 3001), (3001, 77), {"product"}),

@@ -51,9 +51,10 @@ PANELS_OF_A_GROUP, _ROWS_OF_A_GROUP, _TERMS_OF_A_GROUP = 6, 1024, 384
 FAR_BYTES = 1 << 10
 # But where panels are for L2, to pack one takes longer than to read its rows, up to so many bytes apart, for fewer rows
 # of the left one than these. Rows apart by a power of two share few sets of L2, so blocks have so few terms that their
-# whole rows would take half of it. From another distance on, panels of three vectors take less time.
+# whole rows would take half of it. From another distance on, panels of three vectors take less time. A matrix of near
+# rows that takes at most this share of L2 is never packed, unless the left operand, larger than L2, is fetched meanwhile.
 _ROWS_TO_PACK = {2 << 10: 192, 4 << 10: 96}
-_ROWS_TO_PACK_FAR, _NARROW_BYTES = 32, 3 << 10
+_ROWS_TO_PACK_FAR, _NARROW_BYTES, _SMALL_SHARE = 32, 3 << 10, 1 / 4
 
 # The most blocks of tiles in a panel of AMX, and the most words of its columns: the rows of the left operand that all
 # blocks read have 64 KB then. Both are measured: docs/decisions/0050-amx.md.
@@ -117,7 +118,7 @@ class Tiling:
     streamed: bool = False  # whether all panels of a task go by within a block
     transposes_rows: bool = False  # whether a task transposes its rows of the left operand
     grouped: bool = False  # whether a tile of rows meets several panels before the next one
-    unpacked: bool = False  # whether so few rows multiply the right operand that it is read where it is
+    unpacked: bool = False  # whether the right operand is read where it is, although its rows are apart
 
 
 def plan(contraction: Contraction, machine: Machine) -> Tiling:
@@ -138,7 +139,7 @@ def plan(contraction: Contraction, machine: Machine) -> Tiling:
     if contraction.dot is not None and not reads_several(contraction.right):
         few = FEW_ROWS_OF_WORDS
     wide = 4 if is_wide or build.points([contraction.row]) <= few else 2
-    unpacked = is_wide and not transposes_rows and _has_few_rows(contraction)
+    unpacked = is_wide and not transposes_rows and _is_read_in_place(contraction, machine)
     distance = dims.typical(_bytes_between_rows(contraction)) if unpacked else 0
     if distance >= _NARROW_BYTES and build.points([contraction.row]) > few:
         wide = 3
@@ -210,14 +211,22 @@ def _gains_by_long_rows(contraction: Contraction) -> bool:
     return _rows_of(contraction) <= _ROWS_OF_A_GROUP and _has_contiguous_rows(contraction)
 
 
-def _has_few_rows(contraction: Contraction) -> bool:
-    """Whether too few rows multiply the right operand to pack it for them."""
+def _is_read_in_place(contraction: Contraction, machine: Machine) -> bool:
+    """Whether the right operand is too small to pack, or too few rows multiply it."""
     right, distance = contraction.right, _bytes_between_rows(contraction)
     if contraction.dot is not None or str(right.ty) != accumulator(contraction.stage.dtype):
         return False
-    if distance is None or dims.typical(distance) <= 0 or not _has_contiguous_rows(contraction):
+    if distance is None or not _has_contiguous_rows(contraction):
         return False
-    limits = (rows for nbytes, rows in _ROWS_TO_PACK.items() if dims.typical(distance) <= nbytes)
+    apart = dims.typical(distance)
+    if apart <= 0:
+        return False
+    if apart <= FAR_BYTES and apart * build.points(contraction.stage.reduce) <= _SMALL_SHARE * machine.cache_bytes(2):
+        left = contraction.left
+        is_array = isinstance(left, ir.TensorLoad) and build.is_static(left.source)
+        if is_array and build.nbytes(left.source) <= machine.cache_bytes(2):
+            return True
+    limits = (rows for nbytes, rows in _ROWS_TO_PACK.items() if apart <= nbytes)
     return _rows_of(contraction) < next(limits, _ROWS_TO_PACK_FAR)
 
 
