@@ -453,6 +453,17 @@ def test_small_matrices_are_not_packed(m, n, unpacked):
     assert plan(match(stage), _processor("graniterapids")).unpacked == unpacked
 
 
+@pytest.mark.parametrize(
+    "m,n,k,stages",
+    [(16, 256, 256, 1), (16, 256, 2048, 2), (16, 512, 2048, 1), (6, 128, 64, 1), (6, 128, 3000, 2)],
+    ids=["short, few", "long, few", "long, many", "short, very few", "long, very few"],
+)
+def test_long_sums_in_few_tiles_are_cut(m, n, k, stages):
+    (stage,), temps = parse(te.create_prim_func(list(matmul(m, n, k)[0])))
+    prepared, _ = _prepare([stage], temps, _processor("graniterapids"))
+    assert len(prepared) == stages
+
+
 @pytest.mark.parametrize("cores", [1, 2])
 @pytest.mark.parametrize("m,n,k", [(16, 512, 100), (24, 100, 130), (95, 1024, 90), (33, 1000, 1030), (170, 65, 2049)])
 def test_few_rows_read_the_right_operand_where_it_is(deep_panels, cores, m, n, k):

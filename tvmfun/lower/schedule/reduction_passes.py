@@ -16,7 +16,7 @@ from tvmfun.lower.tir.build import Axis, Env
 # many only if it is long. All are fixed, so that results do not depend on the number of threads.
 MIN_TASKS = 16
 MAX_CHUNKS = 32
-SPLIT_WORK, _LONG_WORK = 1 << 16, 1 << 23
+SPLIT_WORK, _LONG_WORK = 1 << 16, 1 << 18
 # Operands that are used at least this often are computed in advance.
 MIN_REUSE = 4
 

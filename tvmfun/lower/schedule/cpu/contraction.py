@@ -52,7 +52,7 @@ FAR_BYTES = 1 << 10
 # But where panels are for L2, to pack one takes longer than to read its rows, up to so many bytes apart, for fewer rows
 # of the left one than these. Rows apart by a power of two share few sets of L2, so blocks have so few terms that their
 # whole rows would take half of it. From another distance on, panels of three vectors take less time. A matrix of near
-# rows that takes at most this share of L2 is never packed, unless the left operand, larger than L2, is fetched meanwhile.
+# rows that takes at most this share of L2 is never packed.
 _ROWS_TO_PACK = {2 << 10: 192, 4 << 10: 96}
 _ROWS_TO_PACK_FAR, _NARROW_BYTES, _SMALL_SHARE = 32, 3 << 10, 1 / 4
 
@@ -212,20 +212,24 @@ def _gains_by_long_rows(contraction: Contraction) -> bool:
 
 
 def _is_read_in_place(contraction: Contraction, machine: Machine) -> bool:
-    """Whether the right operand is too small to pack, or too few rows multiply it."""
-    right, distance = contraction.right, _bytes_between_rows(contraction)
+    """Whether the right operand is too small to pack, or too few rows multiply it.
+
+    A left operand that L2 does not hold is fetched while panels go by.
+    """
+    left, right = contraction.left, contraction.right
     if contraction.dot is not None or str(right.ty) != accumulator(contraction.stage.dtype):
         return False
+    is_near = not isinstance(left, ir.TensorLoad) or not build.is_static(left.source)
+    if not is_near and build.nbytes(left.source) > machine.cache_bytes(2):
+        return False
+    distance = _bytes_between_rows(contraction)
     if distance is None or not _has_contiguous_rows(contraction):
         return False
     apart = dims.typical(distance)
     if apart <= 0:
         return False
     if apart <= FAR_BYTES and apart * build.points(contraction.stage.reduce) <= _SMALL_SHARE * machine.cache_bytes(2):
-        left = contraction.left
-        is_array = isinstance(left, ir.TensorLoad) and build.is_static(left.source)
-        if is_array and build.nbytes(left.source) <= machine.cache_bytes(2):
-            return True
+        return True
     limits = (rows for nbytes, rows in _ROWS_TO_PACK.items() if apart <= nbytes)
     return _rows_of(contraction) < next(limits, _ROWS_TO_PACK_FAR)
 
