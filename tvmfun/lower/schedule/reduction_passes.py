@@ -12,8 +12,8 @@ from tvmfun.lower.schedule.stages import Stage, accumulator, is_view
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env
 
-# A reduction of at least SPLIT_WORK with fewer independent tasks than MIN_TASKS is cut in pieces, one of at least half as
-# many only if it is long. All are fixed, so that results do not depend on the number of threads.
+# A reduction of at least SPLIT_WORK with fewer independent tasks than MIN_TASKS is cut in pieces, one of at least half
+# as many only if it is long. All are fixed, so that results do not depend on the number of threads.
 MIN_TASKS = 16
 MAX_CHUNKS = 32
 SPLIT_WORK, _LONG_WORK = 1 << 16, 1 << 18

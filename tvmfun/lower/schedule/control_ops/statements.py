@@ -278,7 +278,7 @@ class StatementBuilder:
             pairs = {atom: _pair(kernels[i], old, atom) for atom, (_, old) in results.items()}
             in_place[i] = self._schedulable(kernels[i], [pair for pair in pairs.values() if pair])
             for atom, (target, old) in results.items():
-                if pairs[atom] in in_place[i] or not in_place[i] and self._reads_before(kernels[i], old, atom):
+                if pairs[atom] in in_place[i] or (not in_place[i] and self._reads_before(kernels[i], old, atom)):
                     final[atom] = target
         return final, in_place
 
