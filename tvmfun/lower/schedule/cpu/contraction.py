@@ -219,8 +219,8 @@ def _is_read_in_place(contraction: Contraction, machine: Machine) -> bool:
     left, right = contraction.left, contraction.right
     if contraction.dot is not None or str(right.ty) != accumulator(contraction.stage.dtype):
         return False
-    is_near = not isinstance(left, ir.TensorLoad) or not build.is_static(left.source)
-    if not is_near and build.nbytes(left.source) > machine.cache_bytes(2):
+    is_sized = isinstance(left, ir.TensorLoad) and build.is_static(left.source)
+    if is_sized and build.nbytes(left.source) > machine.cache_bytes(2):
         return False
     distance = _bytes_between_rows(contraction)
     if distance is None or not _has_contiguous_rows(contraction):
