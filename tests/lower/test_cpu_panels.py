@@ -46,6 +46,15 @@ def _blocks_of_rows(tensors, cores):
     return loops_of(contraction, 0, processor, 16 if cores > 1 else 1), target
 
 
+def _several_axes(rows, terms):
+    """Two batches, two axes of rows and two of terms: 3 x ``rows`` times 401 columns over 5 x ``terms``."""
+    a, b = placeholder((2, 3, rows, 5, terms), name="a"), placeholder((2, 5, terms, 401), name="b")
+    r, s = te.reduce_axis((0, 5), "r"), te.reduce_axis((0, terms), "s")
+    c = te.compute((2, 3, rows, 401), lambda g, h, i, j: te.sum(a[g, h, i, r, s] * b[g, r, s, j], axis=[r, s]), "c")
+    x, y = random((2, 3, rows, 5, terms)), random((2, 5, terms, 401), seed=1)
+    return (a, b, c), (x, y), np.einsum("ghirs,grsj->ghij", wide(x), wide(y))
+
+
 def check_with_epilogue(tensors, inputs, reference, scale, target):
     """Checks a product alone, and with an epilogue that is not linear and reads a row."""
     check(tensors, inputs, [reference], "contraction", target)
@@ -137,13 +146,10 @@ def test_few_rows_stream_a_large_right_operand(small_caches, cores, m, n, k):
 @pytest.mark.parametrize("cores", [1, 2])
 def test_streamed_operands_of_several_axes(small_caches, cores):
     """Two batches, two axes of rows and two of terms, of which a block has some of the last."""
-    a, b = placeholder((2, 3, 4, 5, 37), name="a"), placeholder((2, 5, 37, 401), name="b")
-    r, s = te.reduce_axis((0, 5), "r"), te.reduce_axis((0, 37), "s")
-    c = te.compute((2, 3, 4, 401), lambda g, h, i, j: te.sum(a[g, h, i, r, s] * b[g, r, s, j], axis=[r, s]), "c")
-    loops, target = _blocks_of_rows((a, b, c), cores)
+    tensors, inputs, reference = _several_axes(4, 37)
+    loops, target = _blocks_of_rows(tensors, cores)
     assert loops.tiling.streamed
-    x, y = random((2, 3, 4, 5, 37)), random((2, 5, 37, 401), seed=1)
-    check((a, b, c), (x, y), [np.einsum("ghirs,grsj->ghij", wide(x), wide(y))], "contraction", target)
+    check(tensors, inputs, [reference], "contraction", target)
 
 
 @pytest.fixture
@@ -283,13 +289,10 @@ def test_reduced_axes_are_joined_where_both_operands_walk_on(left, right, formul
 @pytest.mark.parametrize("cores", [1, 2])
 def test_groups_of_panels_beside_batches_and_rows(deep_panels, cores):
     """Two batches, two axes of rows, of which one has a remainder, and two of terms."""
-    a, b = placeholder((2, 3, 140, 5, 13), name="a"), placeholder((2, 5, 13, 401), name="b")
-    r, s = te.reduce_axis((0, 5), "r"), te.reduce_axis((0, 13), "s")
-    c = te.compute((2, 3, 140, 401), lambda g, h, i, j: te.sum(a[g, h, i, r, s] * b[g, r, s, j], axis=[r, s]), "c")
-    loops, target = _blocks_of_rows((a, b, c), cores)
+    tensors, inputs, reference = _several_axes(140, 13)
+    loops, target = _blocks_of_rows(tensors, cores)
     assert loops.member.extent > 1
-    x, y = random((2, 3, 140, 5, 13)), random((2, 5, 13, 401), seed=1)
-    check((a, b, c), (x, y), [np.einsum("ghirs,grsj->ghij", wide(x), wide(y))], "contraction", target)
+    check(tensors, inputs, [reference], "contraction", target)
 
 
 @pytest.mark.parametrize("cores", [1, 2])
@@ -479,13 +482,10 @@ def test_few_rows_read_the_right_operand_where_it_is(deep_panels, cores, m, n, k
 @pytest.mark.parametrize("cores", [1, 2])
 def test_few_rows_of_batches_and_several_axes(deep_panels, cores):
     """Two batches, two axes of rows and two of terms, whose rows are equally far apart."""
-    a, b = placeholder((2, 3, 14, 5, 13), name="a"), placeholder((2, 5, 13, 401), name="b")
-    r, s = te.reduce_axis((0, 5), "r"), te.reduce_axis((0, 13), "s")
-    c = te.compute((2, 3, 14, 401), lambda g, h, i, j: te.sum(a[g, h, i, r, s] * b[g, r, s, j], axis=[r, s]), "c")
-    loops, target = _blocks_of_rows((a, b, c), cores)
+    tensors, inputs, reference = _several_axes(14, 13)
+    loops, target = _blocks_of_rows(tensors, cores)
     assert loops.tiling.unpacked
-    x, y = random((2, 3, 14, 5, 13)), random((2, 5, 13, 401), seed=1)
-    check((a, b, c), (x, y), [np.einsum("ghirs,grsj->ghij", wide(x), wide(y))], "contraction", target)
+    check(tensors, inputs, [reference], "contraction", target)
 
 
 @pytest.mark.parametrize("formula", ["i,rj->ij", "ir,sj->ij"], ids=["no terms of the left", "terms of each"])

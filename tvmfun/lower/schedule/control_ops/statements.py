@@ -283,7 +283,7 @@ class StatementBuilder:
         return final, in_place
 
     def _schedulable(self, kernel: Kernel, pairs: Sequence[Overwrite]) -> InPlace:
-        """The pairs, or those of them, with which the kernel has a schedule; each one is made only to find out."""
+        """The pairs with which the kernel has a schedule: all of them or, one after the other, those it can add."""
         if not pairs or self._schedule(kernel, self.target, tuple(pairs)) is not None:
             return tuple(pairs)
         found: InPlace = ()

@@ -34,7 +34,7 @@ _LITTLE_WORK = 1 << 24
 # A right operand that is larger than L2 is read in blocks of so many rows, as long as a task, if the left one has few
 # rows: the prefetcher follows that many rows, but no column. The sums stay in memory between blocks.
 _STREAMED_TERMS, _STREAMED_ROWS = 32, 32
-# So it is if its rows are more bytes apart, by the level of the cache for a panel.
+# Only if its rows are more bytes apart than this, by the level of the cache for a panel.
 _STREAMED_BYTES = {1: 1 << 10, 2: 4 << 10}
 # Rows of the left operand whose terms are not neighbours are transposed, in blocks of so many terms at most, if there
 # are more terms than this and more work. That takes as long as the product with some 50 columns, but to read a few
@@ -49,10 +49,10 @@ _STRIDED_TERMS, _NEAR_TERMS = 128, 320
 PANELS_OF_A_GROUP, _ROWS_OF_A_GROUP, _TERMS_OF_A_GROUP = 6, 1024, 384
 # Rows of the right operand with a larger stride compete for the same sets of a cache, and are packed if used again.
 FAR_BYTES = 1 << 10
-# But where panels are for L2, to pack one takes longer than to read its rows, up to so many bytes apart, for fewer rows
-# of the left one than these. Rows apart by a power of two share few sets of L2, so blocks have so few terms that their
-# whole rows would take half of it. From another distance on, panels of three vectors take less time. A matrix of near
-# rows that takes at most this share of L2 is never packed.
+# But packing a panel for L2 takes longer than it saves if fewer rows than this multiply it, by the most bytes between
+# its rows. Rows apart by a power of two share few sets of L2, so blocks have so few terms that their whole rows would
+# take half of it. From ``_NARROW_BYTES`` on, panels of three vectors take less time. A matrix of near rows that takes
+# at most ``_SMALL_SHARE`` of L2 is not packed for any number of rows.
 _ROWS_TO_PACK = {2 << 10: 192, 4 << 10: 96}
 _ROWS_TO_PACK_FAR, _NARROW_BYTES, _SMALL_SHARE = 32, 3 << 10, 1 / 4
 
@@ -140,7 +140,7 @@ def plan(contraction: Contraction, machine: Machine) -> Tiling:
         few = FEW_ROWS_OF_WORDS
     wide = 4 if is_wide or build.points([contraction.row]) <= few else 2
     unpacked = is_wide and not transposes_rows and _is_read_in_place(contraction, machine)
-    distance = dims.typical(_bytes_between_rows(contraction)) if unpacked else 0
+    distance = dims.typical(bytes_between_rows(contraction)) if unpacked else 0
     if distance >= _NARROW_BYTES and build.points([contraction.row]) > few:
         wide = 3
     # Panels of nearly equal width, so that tasks take equally long.
@@ -179,7 +179,7 @@ def _is_streamed(contraction: Contraction, machine: Machine) -> bool:
     nbytes = build.points([*stage.reduce, column]) * build.bits(str(right.ty)) // 8
     if _rows_of(contraction) > _STREAMED_ROWS or nbytes < machine.cache_bytes(2):
         return False
-    distance = _bytes_between_rows(contraction)
+    distance = bytes_between_rows(contraction)
     far = _STREAMED_BYTES[machine.settings.panel_level]
     return distance is not None and dims.typical(distance) > far and _has_contiguous_rows(contraction)
 
@@ -222,7 +222,7 @@ def _is_read_in_place(contraction: Contraction, machine: Machine) -> bool:
     is_sized = isinstance(left, ir.TensorLoad) and build.is_static(left.source)
     if is_sized and build.nbytes(left.source) > machine.cache_bytes(2):
         return False
-    distance = _bytes_between_rows(contraction)
+    distance = bytes_between_rows(contraction)
     if distance is None or not _has_contiguous_rows(contraction):
         return False
     apart = dims.typical(distance)
@@ -247,7 +247,7 @@ def _has_contiguous_rows(contraction: Contraction) -> bool:
     return build.stride(right.source, right.indices, contraction.column, [*stage.space, *stage.reduce]) == 1
 
 
-def _bytes_between_rows(contraction: Contraction) -> Size | None:
+def bytes_between_rows(contraction: Contraction) -> Size | None:
     """The bytes from one row of the right operand to the next; None if they vary, or it is no array."""
     right, stage = contraction.right, contraction.stage
     if not isinstance(right, ir.TensorLoad) or not stage.reduce:

@@ -10,7 +10,7 @@ from tvm.tirx import AllocBuffer, Buffer, BufferStore, IfThenElse, Stmt
 
 from tvmfun.core import dims, expressions
 from tvmfun.lower.machine import Machine
-from tvmfun.lower.schedule.cpu.contraction import FAR_BYTES, Contraction, Tiling
+from tvmfun.lower.schedule.cpu.contraction import FAR_BYTES, Contraction, Tiling, bytes_between_rows
 from tvmfun.lower.schedule.cpu.dots import WORD, Dot
 from tvmfun.lower.schedule.cpu.product_tiles import ProductTile, Steps, product_tiles, steps_of
 from tvmfun.lower.schedule.cpu.register_tiles import RegisterTile
@@ -263,11 +263,11 @@ class ContractionLoops:
             return True
         if not self.tiling.inner or self.tiling.unpacked or reuse < 4:
             return False
-        step = build.stride(right.source, right.indices, self.stage.reduce[-1], domain)
+        distance = bytes_between_rows(self.contraction)
         # Of a deep panel even near rows would compete for the same sets of L1 and L2, unless they are the panel's own.
         is_deep = self.machine.settings.panel_level == 2
-        near = size if is_deep else FAR_BYTES * 8 // build.bits(self.dtype)
-        return step is None or dims.typical(step) > near
+        near = size * build.bits(self.dtype) // 8 if is_deep else FAR_BYTES
+        return distance is None or dims.typical(distance) > near
 
     def right(self, env: Env) -> Expr:
         """The right operand at the point of the loops, as a term."""
