@@ -96,6 +96,7 @@ def test_panels_of_tiles_fit_the_caches_of_the_processor(rows, depth, columns, b
     assert f"tvmfun_tdpbf16ps_{'2x2' if rows > 16 else '1x4'}_add" in text
 
 
+@needs_emulator
 def test_a_block_of_terms_has_at_least_those_of_one_instruction(amx, monkeypatch):
     """Also in a panel that the first-level cache cannot hold."""
     monkeypatch.setattr(

@@ -95,7 +95,7 @@ def test_rows_of_a_strided_operand_in_batches(small_caches, cores):
 
 @pytest.mark.parametrize(
     "m,n,k,layout",
-    [(1400, 60, 40, "tn"), (1400, 300, 40, "nn"), (700, 300, 40, "tn"), (1400, 300, 400, "tn")],
+    [(1400, 40, 40, "tn"), (1400, 300, 40, "nn"), (700, 300, 40, "tn"), (1400, 300, 400, "tn")],
     ids=["few panels", "contiguous terms", "small", "long rows"],
 )
 def test_rows_that_need_no_blocks(small_caches, m, n, k, layout):
@@ -154,13 +154,15 @@ def test_streamed_operands_of_several_axes(small_caches, cores):
 
 @pytest.fixture
 def deep_panels(monkeypatch):
-    """Panels that fit L2, and tiles that are as wide as on processors that prefer these; all products are large."""
-    if machine.Machine.of(HOST).registers < 32:
-        pytest.skip("wide tiles need 32 registers")
+    """Panels that fit L2, as on processors that prefer these; all products are large."""
     for name in ("grouped_panels._LITTLE_WORK", "contraction._TRANSPOSED_WORK"):
         monkeypatch.setattr(f"tvmfun.lower.schedule.cpu.{name}", 0)
     with using(Settings(panel_level=2)):
         yield
+
+
+#: The columns of a deep panel on this machine.
+_WIDTH = machine.Machine.of(HOST).lanes("float32") * (4 if machine.Machine.of(HOST).registers >= 32 else 2)
 
 
 @pytest.mark.parametrize("cores", [1, 2, 3])
@@ -198,24 +200,31 @@ def test_transposed_rows_of_several_axes(deep_panels, cores, terms):
     check((a, b, c), (x, y), [np.einsum("grshi,grsj->ghij", wide(x), wide(y))], "contraction", target)
 
 
+@pytest.fixture
+def packed(monkeypatch):
+    """Panels that are packed for any number of rows."""
+    constants = {"_ROWS_TO_PACK": {1 << 20: 0}, "_ROWS_TO_PACK_NARROW": 0, "_SMALL_SHARE": 0}
+    for name, value in constants.items():
+        monkeypatch.setattr(f"tvmfun.lower.schedule.cpu.contraction.{name}", value)
+
+
 @pytest.mark.parametrize("cores", [1, 2, 3])
 @pytest.mark.parametrize(
     "m,n,k,layout,size",
     [
-        (132, 384, 70, "nn", 6),
-        (149, 385, 64, "nt", 6),  # a last panel of one column, and fewer rows
-        (150, 459, 33, "nn", 6),  # a group of six and one of two, of which one is narrower
-        (130, 333, 1100, "nt", 2),
-        (130, 333, 1100, "nn", 6),  # three blocks of terms
-        (27, 200, 5000, "nt", 1),  # blocks of terms
-        (2001, 130, 40, "nt", 3),  # blocks of rows
+        (132, 6 * _WIDTH, 70, "nn", 6),
+        (149, 6 * _WIDTH + 1, 64, "nt", 6),  # a last panel of one column, and fewer rows
+        (150, 7 * _WIDTH + 11, 33, "nn", 6),  # a group of six and one of two, of which one is narrower
+        (130, 5 * _WIDTH + 13, 70400 // _WIDTH, "nt", 2),
+        (130, 5 * _WIDTH + 13, 1100, "nn", 6),  # three blocks of terms
+        (27, 3 * _WIDTH + 8, 176000 // _WIDTH + 2300, "nt", 1),  # blocks of terms
+        (2001, 2 * _WIDTH + 2, 40, "nt", 3),  # blocks of rows
     ],
 )
-def test_panels_in_groups(deep_panels, monkeypatch, cores, m, n, k, layout, size):
+def test_panels_in_groups(deep_panels, packed, monkeypatch, cores, m, n, k, layout, size):
     """With and without epilogues that read the output's rows, its columns and both."""
     share = 5 / 16 * (2 << 20) / machine.Machine.of(HOST).cache_bytes(2)
     monkeypatch.setattr("tvmfun.lower.schedule.cpu.contraction._SHARES", {2: share})  # as of 2 MB
-    monkeypatch.setattr("tvmfun.lower.schedule.cpu.contraction._ROWS_TO_PACK", {1 << 20: 0})
     tensors, inputs, reference = matmul(m, n, k, layout)
     loops, target = _blocks_of_rows(tensors, cores)
     assert loops.member.extent == size if cores == 1 else loops.member.extent <= size
@@ -234,7 +243,7 @@ def test_panels_in_groups(deep_panels, monkeypatch, cores, m, n, k, layout, size
         (70, 1040, 300, 1, 1),
         (70, 1040, 300, 2, 2),
         (70, 1030, 300, 2, 2),
-        (70, 800, 300, 2, 1),  # 13 panels, of which one thread would have seven
+        (70, 12 * _WIDTH + 9, 300, 2, 1),  # 13 panels, of which one thread would have seven
         (67, 2500, 260, 3, 3),
         (48, 1040, 300, 2, 1),
         (300, 260, 128, 2, 1),
@@ -300,7 +309,7 @@ def test_groups_of_panels_beside_batches_and_rows(deep_panels, cores):
     "m,n,k,layout",
     [
         (4100, 40, 256, "nn"),
-        (4099, 130, 250, "nt"),  # terms that fill no line, and columns that fill no vector
+        (4099, 2 * _WIDTH + 2, 250, "nt"),  # terms that fill no line, and columns that fill no vector
         (16400, 64, 64, "nn"),
         (1100, 64, 1024, "nn"),
     ],
@@ -320,17 +329,19 @@ def test_rows_are_fetched_before_they_are_read(deep_panels, cores, m, n, k, layo
     ids=["near", "wide", "long", "short"],
 )
 def test_rows_that_are_not_fetched_before(deep_panels, m, n, k):
-    assert _blocks_of_rows(matmul(m, n, k)[0], 2)[0].line is None
+    (stage,), _ = parse(te.create_prim_func(list(matmul(m, n, k)[0])))
+    assert loops_of(match(stage), 0, _processor("graniterapids"), 16).line is None
 
 
 @pytest.mark.parametrize(
     "panels,others,cores,size", [(24, 1, 2, 6), (6, 1, 2, 3), (8, 1, 2, 4), (24, 1, 16, 2), (5, 2, 2, 5)]
 )
-def test_no_thread_has_more_panels_because_of_groups(deep_panels, panels, others, cores, size):
-    """Rows of 600, so that tasks are panels, of 64 columns each, and ``others`` batches."""
-    a, b = placeholder((others, 600, 96), name="a"), placeholder((others, 96, 64 * panels), name="b")
+def test_no_thread_has_more_panels_because_of_groups(deep_panels, packed, panels, others, cores, size):
+    """Rows of 600, so that tasks are panels, and ``others`` batches."""
+    columns = _WIDTH * panels
+    a, b = placeholder((others, 600, 96), name="a"), placeholder((others, 96, columns), name="b")
     k = te.reduce_axis((0, 96), "k")
-    c = te.compute((others, 600, 64 * panels), lambda g, i, j: te.sum(a[g, i, k] * b[g, k, j], axis=[k]), "c")
+    c = te.compute((others, 600, columns), lambda g, i, j: te.sum(a[g, i, k] * b[g, k, j], axis=[k]), "c")
     loops, _ = _blocks_of_rows((a, b, c), cores)
     assert loops.member.extent == size and loops.panels.extent == math.ceil(panels / size)
 
@@ -355,7 +366,7 @@ def test_each_block_of_transposed_rows_fits_l2(deep_panels):
 )
 def test_other_rows_are_not_transposed(deep_panels, m, n, k, layout):
     (stage,), _ = parse(te.create_prim_func(list(matmul(m, n, k, layout)[0])))
-    tiling = plan(match(stage), machine.Machine.of(HOST))
+    tiling = plan(match(stage), _processor("graniterapids"))
     assert not tiling.transposes_rows
     # Without a copy, the lines of so many terms stay in L1.
     assert n != 15 or math.prod(axis.extent for axis in tiling.inner) <= 128
@@ -403,7 +414,7 @@ def test_small_products_of_a_large_batch_need_no_blocks(small_caches):
 
 #: Rows and columns of the register tile of a product of 1024 x 1024 float32, and terms of a panel, by LLVM's name.
 TILES = {
-    "znver3": (4, 16, 342),
+    "znver3": (6, 16, 342),
     "znver4": (6, 64, 342),
     "znver5": (8, 32, 256),
     "skylake-avx512": (6, 64, 342),
@@ -449,6 +460,13 @@ def test_panels_are_packed_for_many_rows(mcpu, m, n, unpacked, tile):
     assert (tiling.unpacked, (tiling.rows, tiling.columns)) == (unpacked, tile)
 
 
+@pytest.mark.parametrize("m,n,unpacked", [(15, 1000, True), (16, 1000, False), (16, 256, True)])
+def test_narrow_tiles_pack_panels_for_fewer_rows(m, n, unpacked):
+    (stage,), _ = parse(te.create_prim_func(list(matmul(m, n, 100)[0])))
+    tiling = plan(match(stage), _processor("znver3"))
+    assert tiling.unpacked == unpacked and tiling.columns == 16
+
+
 @pytest.mark.parametrize("m,n,unpacked", [(1000, 256, True), (1000, 260, False), (1100, 256, False)])
 def test_small_matrices_are_not_packed(m, n, unpacked):
     """Half a megabyte of near rows, for a left operand that fits L2."""
@@ -467,9 +485,18 @@ def test_long_sums_in_few_tiles_are_cut(m, n, k, stages):
     assert len(prepared) == stages
 
 
+@pytest.fixture
+def few_rows(monkeypatch):
+    """As many rows are few as on processors with wide tiles, whatever L2 holds."""
+    monkeypatch.setattr("tvmfun.lower.schedule.cpu.contraction._ROWS_TO_PACK_NARROW", 192)
+    cache_bytes = machine.Machine.cache_bytes
+    larger = lambda self, level: max(cache_bytes(self, level), 2 << 20 if level == 2 else 0)
+    monkeypatch.setattr(machine.Machine, "cache_bytes", larger)
+
+
 @pytest.mark.parametrize("cores", [1, 2])
 @pytest.mark.parametrize("m,n,k", [(16, 512, 100), (24, 100, 130), (95, 1024, 90), (33, 1000, 1030), (170, 65, 2049)])
-def test_few_rows_read_the_right_operand_where_it_is(deep_panels, cores, m, n, k):
+def test_few_rows_read_the_right_operand_where_it_is(deep_panels, few_rows, cores, m, n, k):
     """Columns in whole vectors or not, terms in one block or several, with and without epilogues."""
     tensors, inputs, reference = matmul(m, n, k)
     loops, target = _blocks_of_rows(tensors, cores)
@@ -480,7 +507,7 @@ def test_few_rows_read_the_right_operand_where_it_is(deep_panels, cores, m, n, k
 
 
 @pytest.mark.parametrize("cores", [1, 2])
-def test_few_rows_of_batches_and_several_axes(deep_panels, cores):
+def test_few_rows_of_batches_and_several_axes(deep_panels, few_rows, cores):
     """Two batches, two axes of rows and two of terms, whose rows are equally far apart."""
     tensors, inputs, reference = _several_axes(14, 13)
     loops, target = _blocks_of_rows(tensors, cores)

@@ -15,11 +15,11 @@ from typing import NamedTuple
 from tvmfun.errors import ArgumentError
 from tvmfun.lower import disk_cache
 
-# With a smaller L1 cache than this, or an L2 cache of ``_LARGE_BYTES``, panels are for L2.
-# docs/decisions/0035-machine.md has the measurements.
-_NEAR_BYTES, _FAR_BYTES, _LARGE_BYTES = 48 << 10, 1 << 20, 2 << 20
-# The registers that tiles for panels in L2 take.
-_REGISTERS = 32
+#: With fewer vector registers, the tiles of products are narrower.
+MANY_REGISTERS = 32
+# With a smaller L1 cache than this, or an L2 cache of ``_LARGE_BYTES``, panels are for L2; for narrow tiles with one of
+# ``_SMALL_BYTES``. docs/decisions/0035-machine.md has the measurements.
+_NEAR_BYTES, _SMALL_BYTES, _FAR_BYTES, _LARGE_BYTES = 48 << 10, 512 << 10, 1 << 20, 2 << 20
 
 
 class Settings(NamedTuple):
@@ -53,7 +53,9 @@ def derived(registers: int, near: int, far: int) -> Settings:
         far: the bytes of the L2 cache.
     """
     needed = _LARGE_BYTES if near >= _NEAR_BYTES else _FAR_BYTES
-    return Settings(panel_level=2 if registers >= _REGISTERS and far >= needed else 1)
+    if registers < MANY_REGISTERS:
+        needed = _SMALL_BYTES
+    return Settings(panel_level=2 if far >= needed else 1)
 
 
 class _Active(local):

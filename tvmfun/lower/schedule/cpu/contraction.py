@@ -18,12 +18,17 @@ from tvmfun.lower.machine import Machine
 from tvmfun.lower.schedule.cpu.dots import TILE_ROWS, TILE_WORDS, WORD, Dot, TileDot, factors
 from tvmfun.lower.schedule.cpu.transpose import is_row_readable, reads_several
 from tvmfun.lower.schedule.stages import Stage, accumulator
+from tvmfun.lower.settings import MANY_REGISTERS
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr, Size, volume
 
 # The share of the cache that a panel of the right operand takes, beside rows of the left one. For L2, tiles have twice
 # the columns: sums are stored and loaded between fewer blocks of terms.
 _SHARES = {1: 5 / 6, 2: 5 / 16}
+
+# With many registers, tiles for panels in L2 have four vectors, else two, and so many registers are spare beside the
+# sums and a row of the right operand: an element of the left one takes one.
+_SPARE, _SPARE_OF_FEW = 4, 1
 
 # The most rows of a register tile; a buffer of more vectors is not allocated on the stack.
 MAX_ROWS = 14
@@ -36,11 +41,13 @@ _LITTLE_WORK = 1 << 24
 _STREAMED_TERMS, _STREAMED_ROWS = 32, 32
 # Only if its rows are more bytes apart than this, by the level of the cache for a panel.
 _STREAMED_BYTES = {1: 1 << 10, 2: 4 << 10}
-# Rows of the left operand whose terms are not neighbours are transposed, in blocks of so many terms at most, if there
-# are more terms than this and more work. That takes as long as the product with some 50 columns, but to read a few
-# elements of each line takes longer. Where rows would be transposed anew for each panel, there must be more columns.
-_TRANSPOSED_TERMS, _FEW_TERMS, _TRANSPOSED_WORK = 512, 32, 1 << 21
+# Rows of the left operand whose terms are not neighbours are transposed if there are more terms than this and more
+# work. That takes as long as the product with some 50 columns, but to read a few elements of each line takes longer.
+# Where rows would be transposed anew for each panel, there must be more columns. Blocks have so many terms at most, and
+# fewer where L2 is small, so that it holds as many rows.
+_FEW_TERMS, _TRANSPOSED_WORK = 32, 1 << 21
 _TRANSPOSED_COLUMNS, _TRANSPOSED_AGAIN = 16, 64
+_TRANSPOSED_TERMS, _BYTES_OF_A_TERM = 512, 2 << 10
 # Otherwise blocks of more than ``_NEAR_TERMS`` have so many terms that L1 keeps a line of each.
 _STRIDED_TERMS, _NEAR_TERMS = 128, 320
 # The panels that a tile of rows meets before the next tile does: products are fastest with so many, and slower again
@@ -52,9 +59,10 @@ FAR_BYTES = 1 << 10
 # But packing a panel for L2 takes longer than it saves if fewer rows than this multiply it, by the most bytes between
 # its rows. Rows apart by a power of two share few sets of L2, so blocks have so few terms that their whole rows would
 # take half of it. From ``_NARROW_BYTES`` on, panels of three vectors take less time. A matrix of near rows that takes
-# at most ``_SMALL_SHARE`` of L2 is not packed for any number of rows.
+# at most ``_SMALL_SHARE`` of L2 is not packed for any number of rows. Tiles of two vectors multiply more slowly, and
+# read a line or two of each row, so they gain by packing from fewer rows on.
 _ROWS_TO_PACK = {2 << 10: 192, 4 << 10: 96}
-_ROWS_TO_PACK_FAR, _NARROW_BYTES, _SMALL_SHARE = 32, 3 << 10, 1 / 4
+_ROWS_TO_PACK_FAR, _ROWS_TO_PACK_NARROW, _NARROW_BYTES, _SMALL_SHARE = 32, 16, 3 << 10, 1 / 4
 
 # The most blocks of tiles in a panel of AMX, and the most words of its columns: the rows of the left operand that all
 # blocks read have 64 KB then. Both are measured: docs/decisions/0050-amx.md.
@@ -136,17 +144,19 @@ def plan(contraction: Contraction, machine: Machine) -> Tiling:
     is_strided = is_strided and volume(contraction.stage.reduce) > _NEAR_TERMS
     # A right operand that has been packed before has panels of two vectors.
     is_wide = is_deep and not build.divisors(contraction.right, contraction.column.var)
+    has_many = machine.registers >= MANY_REGISTERS
     if contraction.dot is not None and not reads_several(contraction.right):
         few = FEW_ROWS_OF_WORDS
-    wide = 4 if is_wide or build.points([contraction.row]) <= few else 2
+    wide = 4 if (is_wide and has_many) or build.points([contraction.row]) <= few else 2
     unpacked = is_wide and not transposes_rows and _is_read_in_place(contraction, machine)
     distance = dims.typical(bytes_between_rows(contraction)) if unpacked else 0
-    if distance >= _NARROW_BYTES and build.points([contraction.row]) > few:
+    if has_many and distance >= _NARROW_BYTES and build.points([contraction.row]) > few:
         wide = 3
     # Panels of nearly equal width, so that tasks take equally long.
     vectors = build.ceil_div(build.points([contraction.column]), lanes)
     vectors = build.ceil_div(vectors, build.ceil_div(vectors, wide))
-    most = min(max(1, (machine.registers - 4) // vectors - 1), MAX_ROWS)
+    free = machine.registers - vectors - (_SPARE if has_many else _SPARE_OF_FEW)
+    most = min(max(1, free // vectors), MAX_ROWS)
     # A wide tile of fewer rows multiplies each vector of its panel too rarely. Where that takes little time, tiles
     # without a remainder are better: the code of the epilogues for the remainder is as long as that for the tiles.
     stage = contraction.stage
@@ -154,8 +164,10 @@ def plan(contraction: Contraction, machine: Machine) -> Tiling:
     least = most - 1 if is_wide and vectors == wide and not is_little else most // 2 + 1
     rows = _tile_size(contraction.row.extent, most, least)
     terms = _STREAMED_TERMS if is_streamed else most_terms(vectors * lanes, dtype, machine)
-    if transposes_rows or is_strided:
-        terms = min(terms, _TRANSPOSED_TERMS if transposes_rows else _STRIDED_TERMS)
+    if transposes_rows:
+        terms = min(terms, _TRANSPOSED_TERMS, machine.cache_bytes(2) // _BYTES_OF_A_TERM)
+    elif is_strided:
+        terms = min(terms, _STRIDED_TERMS)
     if unpacked:
         terms = min(terms, max(_STREAMED_TERMS, machine.cache_bytes(2) // (2 * distance)))
     axes = [contraction.row, contraction.column, *stage.reduce]
@@ -230,6 +242,8 @@ def _is_read_in_place(contraction: Contraction, machine: Machine) -> bool:
         return False
     if apart <= FAR_BYTES and apart * build.points(contraction.stage.reduce) <= _SMALL_SHARE * machine.cache_bytes(2):
         return True
+    if machine.registers < MANY_REGISTERS:
+        return _rows_of(contraction) < _ROWS_TO_PACK_NARROW
     limits = (rows for nbytes, rows in _ROWS_TO_PACK.items() if apart <= nbytes)
     return _rows_of(contraction) < next(limits, _ROWS_TO_PACK_FAR)
 
