@@ -17,7 +17,7 @@ from tvmfun.lower import machine
 from tvmfun.lower.schedule.cpu.contraction import match, plan
 from tvmfun.lower.schedule.cpu.contraction_loops import ContractionLoops
 from tvmfun.lower.schedule.cpu.emit import loops_of
-from tvmfun.lower.schedule.cpu.far_operands import TransposedRowsLoops
+from tvmfun.lower.schedule.cpu.far_operands import PackedRowsLoops
 from tvmfun.lower.schedule.cpu.rules import _prepare, schedule
 from tvmfun.lower.schedule.stages import parse
 from tvmfun.lower.settings import Settings, using
@@ -155,7 +155,7 @@ def test_streamed_operands_of_several_axes(small_caches, cores):
 @pytest.fixture
 def deep_panels(monkeypatch):
     """Panels that fit L2, as on processors that prefer these; all products are large."""
-    for name in ("grouped_panels._LITTLE_WORK", "contraction._TRANSPOSED_WORK"):
+    for name in ("grouped_panels._LITTLE_WORK", "contraction._PACKED_WORK"):
         monkeypatch.setattr(f"tvmfun.lower.schedule.cpu.{name}", 0)
     with using(Settings(panel_level=2)):
         yield
@@ -183,7 +183,7 @@ def test_rows_with_strided_terms_are_transposed(deep_panels, cores, m, n, k):
     """Rows, columns and terms in whole tiles and blocks or not, with and without epilogues."""
     tensors, inputs, reference = matmul(m, n, k, "tn")
     loops, target = _blocks_of_rows(tensors, cores)
-    assert loops.tiling.transposes_rows
+    assert loops.tiling.packs_rows
     check_with_epilogue(tensors, inputs, reference, k, target)
 
 
@@ -195,7 +195,7 @@ def test_transposed_rows_of_several_axes(deep_panels, cores, terms):
     r, s = te.reduce_axis((0, 9), "r"), te.reduce_axis((0, terms), "s")
     c = te.compute((2, 3, 50, 165), lambda g, h, i, j: te.sum(a[g, r, s, h, i] * b[g, r, s, j], axis=[r, s]), "c")
     loops, target = _blocks_of_rows((a, b, c), cores)
-    assert loops.tiling.transposes_rows
+    assert loops.tiling.packs_rows
     x, y = random((2, 9, terms, 3, 50)), random((2, 9, terms, 165), seed=1)
     check((a, b, c), (x, y), [np.einsum("grshi,grsj->ghij", wide(x), wide(y))], "contraction", target)
 
@@ -253,7 +253,7 @@ def test_strips_of_panels_for_transposed_rows(deep_panels, m, n, k, cores, strip
     """Few rows are transposed for each strip of panels, so that each panel is packed once."""
     tensors, inputs, reference = matmul(m, n, k, "tn")
     loops, target = _blocks_of_rows(tensors, cores)
-    assert isinstance(loops, TransposedRowsLoops)
+    assert isinstance(loops, PackedRowsLoops)
     assert loops.strips.extent == strips and (strips == 1 or loops.blocks.extent == 1)
     check_with_epilogue(tensors, inputs, reference, k, target)
 
@@ -349,7 +349,7 @@ def test_no_thread_has_more_panels_because_of_groups(deep_panels, packed, panels
 def test_each_block_of_transposed_rows_fits_l2(deep_panels):
     (stage,), _ = parse(te.create_prim_func(list(matmul(8192, 384, 2048, "tn")[0])))
     loops = loops_of(match(stage), 0, _processor("graniterapids"), 16)
-    assert loops.tiling.transposes_rows and math.prod(map(int, loops.transposed.shape)) * 4 <= (1 << 20) + (80 << 10)
+    assert loops.tiling.packs_rows and math.prod(map(int, loops.packed_rows.shape)) * 4 <= (1 << 20) + (80 << 10)
     assert loops.blocks.extent * loops.per_block * 6 >= 8192 - 5
 
 
@@ -367,7 +367,7 @@ def test_each_block_of_transposed_rows_fits_l2(deep_panels):
 def test_other_rows_are_not_transposed(deep_panels, m, n, k, layout):
     (stage,), _ = parse(te.create_prim_func(list(matmul(m, n, k, layout)[0])))
     tiling = plan(match(stage), _processor("graniterapids"))
-    assert not tiling.transposes_rows
+    assert not tiling.packs_rows
     # Without a copy, the lines of so many terms stay in L1.
     assert n != 15 or math.prod(axis.extent for axis in tiling.inner) <= 128
 

@@ -63,7 +63,7 @@ def test_updates_in_loops_are_written_over_their_arguments(kinds, sizes):
     close(step(tnp.asarray(w), x), expected)
     once = tvmfun.jit(lambda w, x: descend(tnp, w, x), donate_argnums=0)
     close(once(tnp.asarray(w), x), descend(np, w, x))
-    assert "TransposedRowsLoops" in kinds
+    assert "PackedRowsLoops" in kinds
 
 
 def test_batches_by_vmap(kinds):
@@ -71,7 +71,7 @@ def test_batches_by_vmap(kinds):
     expected = np.swapaxes(x, 1, 2) @ y
     close(tvmfun.jit(tvmfun.vmap(lambda x, y: x.T @ y))(x, y), expected)
     close(tvmfun.jit(tvmfun.vmap(lambda x, y: x.T @ y, in_axes=(0, None)))(x, y[0]), np.swapaxes(x, 1, 2) @ y[0])
-    assert "TransposedRowsLoops" in kinds
+    assert "PackedRowsLoops" in kinds
 
 
 def test_first_and_second_derivatives(kinds):
@@ -85,7 +85,7 @@ def test_first_and_second_derivatives(kinds):
         return both
 
     close(tvmfun.jit(product(tvmfun, tnp))(x, w, v), jax.jit(product(jax, jnp))(x, w, v), 1e-4)
-    assert "TransposedRowsLoops" in kinds
+    assert "PackedRowsLoops" in kinds
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64", "int32"])
@@ -109,7 +109,61 @@ def test_narrow_floats_without_instructions_for_them(kinds, dtype, monkeypatch):
     product = lambda x, y: tnp.matmul(x.T, y, preferred_element_type="float32")
     result = tvmfun.jit(product, target={"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 2})(x, y)
     close(result, x.astype("float32").T @ y.astype("float32"))
-    assert kinds == ["TransposedRowsLoops"]
+    assert kinds == ["PackedRowsLoops"]
+    kinds.clear()
+    turned = np.ascontiguousarray(x.T)
+    product = lambda x, y: tnp.matmul(x, y, preferred_element_type="float32")
+    result = tvmfun.jit(product, target={"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 2})(turned, y)
+    close(result, turned.astype("float32") @ y.astype("float32"))
+    assert kinds == ["PackedRowsLoops"]
+
+
+NARROW = [ml_dtypes.bfloat16, np.float16]
+needs_conversions = pytest.mark.skipif(
+    "avx512bf16" in machine.Machine.of(target.host()).features, reason="multiplies bfloat16 itself"
+)
+
+
+@needs_conversions
+@pytest.mark.parametrize("dtype", NARROW, ids=["bfloat16", "float16"])
+@pytest.mark.parametrize("sizes", [(70, 400, 130), (97, 517, 200), (515, 33, 129), (12, 1100, 333)], ids=str)
+@pytest.mark.parametrize("layout", ["nn", "nt"])
+def test_rows_are_converted_once(kinds, dtype, sizes, layout):
+    """Rows, terms and columns in whole tiles, vectors and blocks or not, with and without an epilogue."""
+    m, k, n = sizes
+    x, y = draw(m, k).astype(dtype), draw(*((k, n) if layout == "nn" else (n, k)), seed=1).astype(dtype)
+    turned = lambda y: y if layout == "nn" else y.T
+    product = lambda x, y: tnp.matmul(x, turned(y), preferred_element_type="float32")
+    expected = x.astype("float32") @ turned(y.astype("float32"))
+    close(tvmfun.jit(product)(x, y), expected, 1e-4)
+    close(tvmfun.jit(lambda x, y: tnp.tanh(product(x, y)) + y[0, 0])(x, y), np.tanh(expected) + float(y[0, 0]), 1e-4)
+    assert set(kinds) == {"PackedRowsLoops"}
+
+
+@needs_conversions
+def test_converted_rows_in_loops_batches_and_derivatives(kinds):
+    """A loop whose carry is written in place, a batch by vmap, and both derivatives of a product of both arguments."""
+    x, w = draw(150, 150).astype(NARROW[0]), draw(150, 150, seed=1).astype(NARROW[0])
+    step = lambda w, x: (w - tnp.matmul(x, w, preferred_element_type="float32") * 0.25).astype("bfloat16")
+    run = tvmfun.jit(lambda w, x: lax.fori_loop(0, 3, lambda _, w: step(w, x), w), donate_argnums=0)
+    expected = w
+    for _ in range(3):
+        update = x.astype("float32") @ expected.astype("float32")
+        expected = (expected.astype("float32") - update * 0.25).astype(NARROW[0])
+    close(np.asarray(run(tnp.asarray(w), x)).astype("float32"), expected.astype("float32"), 2e-2)
+
+    batch = np.stack([x, x[::-1], x * 2])
+    wide = batch.astype("float32") @ w.astype("float32")
+    product = lambda x, w: tnp.matmul(x, w, preferred_element_type="float32")
+    close(tvmfun.jit(tvmfun.vmap(product, in_axes=(0, None)))(batch, w), wide, 1e-4)
+
+    def slopes(library, np_):
+        return library.grad(lambda x, w: np_.sum(np_.tanh(np_.matmul(x, w).astype("float32"))), argnums=(0, 1))
+
+    found, wanted = tvmfun.jit(slopes(tvmfun, tnp))(x, w), jax.jit(slopes(jax, jnp))(x, w)
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(np.asarray(a).astype("float32"), np.asarray(b).astype("float32"), atol=0.1)
+    assert "PackedRowsLoops" in kinds
 
 
 def test_windows_with_strides_and_dilation(kinds):
@@ -122,7 +176,7 @@ def test_windows_with_strides_and_dilation(kinds):
         return library.grad(lambda w: np_.sum(np_.sin(convolve(w))))
 
     close(tvmfun.jit(gradient(tvmfun, lax, tnp))(kernel), jax.jit(gradient(jax, jax.lax, jnp))(kernel), 1e-4)
-    assert "TransposedRowsLoops" in kinds
+    assert "PackedRowsLoops" in kinds
 
 
 @pytest.mark.parametrize("rows", [2, 7, 32])

@@ -41,13 +41,13 @@ _LITTLE_WORK = 1 << 24
 _STREAMED_TERMS, _STREAMED_ROWS = 32, 32
 # Only if its rows are more bytes apart than this, by the level of the cache for a panel.
 _STREAMED_BYTES = {1: 1 << 10, 2: 4 << 10}
-# Rows of the left operand whose terms are not neighbours are transposed if there are more terms than this and more
-# work. That takes as long as the product with some 50 columns, but to read a few elements of each line takes longer.
-# Where rows would be transposed anew for each panel, there must be more columns. Blocks have so many terms at most, and
-# fewer where L2 is small, so that it holds as many rows.
-_FEW_TERMS, _TRANSPOSED_WORK = 32, 1 << 21
-_TRANSPOSED_COLUMNS, _TRANSPOSED_AGAIN = 16, 64
-_TRANSPOSED_TERMS, _BYTES_OF_A_TERM = 512, 2 << 10
+# Rows of the left operand are packed if their terms are not neighbours, or are converted, and if there are more terms
+# than this and more work. To transpose them takes as long as the product with some 50 columns, but to read a few
+# elements of each line takes longer. Where rows would be packed anew for each panel, there must be more columns. Blocks
+# have so many terms at most, and fewer where L2 is small, so that it holds as many rows.
+_FEW_TERMS, _PACKED_WORK = 32, 1 << 21
+_TRANSPOSED_COLUMNS, _CONVERTED_COLUMNS, _PACKED_AGAIN = 16, 48, 64
+_PACKED_TERMS, _BYTES_OF_A_TERM = 512, 2 << 10
 # Otherwise blocks of more than ``_NEAR_TERMS`` have so many terms that L1 keeps a line of each.
 _STRIDED_TERMS, _NEAR_TERMS = 128, 320
 # The panels that a tile of rows meets before the next tile does: products are fastest with so many, and slower again
@@ -124,7 +124,7 @@ class Tiling:
     inner: tuple[Axis, ...]  # loops within a block
     reduce_env: Env  # the reduced axes in terms of the two
     streamed: bool = False  # whether all panels of a task go by within a block
-    transposes_rows: bool = False  # whether a task transposes its rows of the left operand
+    packs_rows: bool = False  # whether a task copies its rows of the left operand, transposed or converted
     grouped: bool = False  # whether a tile of rows meets several panels before the next one
     unpacked: bool = False  # whether the right operand is read where it is, although its rows are apart
 
@@ -140,7 +140,8 @@ def plan(contraction: Contraction, machine: Machine) -> Tiling:
     few = 6
     is_deep = machine.settings.panel_level == 2 and not is_streamed
     is_strided = is_deep and _has_strided_terms(contraction, lanes)
-    transposes_rows = is_strided and _gains_by_transposing(contraction)
+    is_converted = not is_streamed and _has_converted_terms(contraction)
+    packs_rows = (is_strided or is_converted) and _gains_by_packing_rows(contraction, is_converted)
     is_strided = is_strided and volume(contraction.stage.reduce) > _NEAR_TERMS
     # A right operand that has been packed before has panels of two vectors.
     is_wide = is_deep and not build.divisors(contraction.right, contraction.column.var)
@@ -148,7 +149,7 @@ def plan(contraction: Contraction, machine: Machine) -> Tiling:
     if contraction.dot is not None and not reads_several(contraction.right):
         few = FEW_ROWS_OF_WORDS
     wide = 4 if (is_wide and has_many) or build.points([contraction.row]) <= few else 2
-    unpacked = is_wide and not transposes_rows and _is_read_in_place(contraction, machine)
+    unpacked = is_wide and not packs_rows and _is_read_in_place(contraction, machine)
     distance = dims.typical(bytes_between_rows(contraction)) if unpacked else 0
     if has_many and distance >= _NARROW_BYTES and build.points([contraction.row]) > few:
         wide = 3
@@ -164,8 +165,8 @@ def plan(contraction: Contraction, machine: Machine) -> Tiling:
     least = most - 1 if is_wide and vectors == wide and not is_little else most // 2 + 1
     rows = _tile_size(contraction.row.extent, most, least)
     terms = _STREAMED_TERMS if is_streamed else most_terms(vectors * lanes, dtype, machine)
-    if transposes_rows:
-        terms = min(terms, _TRANSPOSED_TERMS, machine.cache_bytes(2) // _BYTES_OF_A_TERM)
+    if packs_rows:
+        terms = min(terms, _PACKED_TERMS, machine.cache_bytes(2) // _BYTES_OF_A_TERM)
     elif is_strided:
         terms = min(terms, _STRIDED_TERMS)
     if unpacked:
@@ -173,11 +174,11 @@ def plan(contraction: Contraction, machine: Machine) -> Tiling:
     axes = [contraction.row, contraction.column, *stage.reduce]
     grouped = is_deep and not unpacked and contraction.dot is None
     grouped = grouped and all(isinstance(axis.extent, int) for axis in axes)
-    if grouped and is_wide and not transposes_rows and _gains_by_long_rows(contraction):
+    if grouped and is_wide and not packs_rows and _gains_by_long_rows(contraction):
         panels = min(PANELS_OF_A_GROUP, build.ceil_div(build.points([contraction.column]), vectors * lanes))
         terms = min(terms, max(_TERMS_OF_A_GROUP, most_terms(vectors * lanes * panels, dtype, machine)))
     blocks = _block_reduction(stage.reduce, terms)
-    return Tiling(rows, vectors * lanes, lanes, *blocks, is_streamed, transposes_rows, grouped, unpacked)
+    return Tiling(rows, vectors * lanes, lanes, *blocks, is_streamed, packs_rows, grouped, unpacked)
 
 
 def _is_streamed(contraction: Contraction, machine: Machine) -> bool:
@@ -205,14 +206,34 @@ def _has_strided_terms(contraction: Contraction, lanes: int) -> bool:
     return row.extent >= lanes and is_row_readable(left, row, [*stage.space, *stage.reduce])
 
 
-def _gains_by_transposing(contraction: Contraction) -> bool:
-    """Whether to transpose the rows of the left operand takes less time than to read them along its terms."""
+def _has_converted_terms(contraction: Contraction) -> bool:
+    """Whether the terms of the left operand are neighbours and become another type before they are multiplied."""
+    left, stage, row = contraction.left, contraction.stage, contraction.row
+    axes = [row, *stage.reduce]
+    if contraction.dot is not None or not all(isinstance(axis.extent, int) and axis.limit is None for axis in axes):
+        return False
+    is_other = isinstance(left, tirx.Cast) or str(left.ty) != accumulator(stage.dtype)
+    return is_other and has_near_terms(contraction)
+
+
+def has_near_terms(contraction: Contraction) -> bool:
+    """Whether the left operand is an array, converted or not, of which the terms of a row are neighbours."""
+    left, stage = contraction.left, contraction.stage
+    load = left.value if isinstance(left, tirx.Cast) else left
+    return isinstance(load, ir.TensorLoad) and (
+        build.stride(load.source, load.indices, stage.reduce[-1], stage.domain) == 1
+    )
+
+
+def _gains_by_packing_rows(contraction: Contraction, is_converted: bool) -> bool:
+    """Whether to transpose or convert rows of the left operand once takes less time than for each panel."""
     stage, column = contraction.stage, contraction.column
     work = build.points([*stage.space, *stage.reduce])
-    if work <= _TRANSPOSED_WORK or volume(stage.reduce) <= _FEW_TERMS:
+    if work <= _PACKED_WORK or volume(stage.reduce) <= _FEW_TERMS:
         return False
     is_once = all(build.uses(contraction.left, axis.var) for axis in stage.space if axis is not column)
-    return build.points([column]) >= (_TRANSPOSED_COLUMNS if is_once else _TRANSPOSED_AGAIN)
+    few = _CONVERTED_COLUMNS if is_converted else _TRANSPOSED_COLUMNS
+    return build.points([column]) >= (few if is_once else _PACKED_AGAIN)
 
 
 def _gains_by_long_rows(contraction: Contraction) -> bool:

@@ -367,7 +367,9 @@ class ContractionLoops:
         # A square tile of narrower elements does not fit the registers.
         if panel.valid is not None or build.bits(self.term) < 32:
             return False
-        return str(right.ty) == self.term and is_row_readable(right, stage.reduce[-1], stage.domain)
+        if self.dot is not None and str(right.ty) != self.term:
+            return False
+        return is_row_readable(right, stage.reduce[-1], stage.domain)
 
     def _pack_transposed(self, env: Env, panel: Panel, packed: Buffer) -> Stmt:
         """Packs square tiles, transposed in registers, and the remaining rows one element at a time."""
@@ -384,7 +386,9 @@ class ContractionLoops:
                 return BufferStore(packed, vector, self.packed_at(depth, ramp(begin, lanes)))
 
             def read(line: int) -> Expr:
-                return read_row(self.contraction.right, at(env, begin + line, position), lanes)
+                return build.cast(
+                    read_row(self.contraction.right, at(env, begin + line, position), lanes), f"{self.term}x{lanes}"
+                )
 
             return transpose_tile(read, write, lanes, self.term)
 
@@ -392,7 +396,7 @@ class ContractionLoops:
             depth = self.depth({**env, last.var: position})
 
             def element(k: Expr) -> Stmt:
-                value = build.substitute(self.contraction.right, at(env, k, position))
+                value = build.cast(build.substitute(self.contraction.right, at(env, k, position)), self.term)
                 return BufferStore(packed, value, self.packed_at(depth, k))
 
             return build.loop(last, width, element)

@@ -8,7 +8,7 @@ from tvmfun.lower.machine import Machine
 from tvmfun.lower.schedule.cpu.contraction import Contraction, plan
 from tvmfun.lower.schedule.cpu.contraction_loops import ContractionLoops
 from tvmfun.lower.schedule.cpu.dots import TileDot
-from tvmfun.lower.schedule.cpu.far_operands import StreamedLoops, TransposedRowsLoops
+from tvmfun.lower.schedule.cpu.far_operands import PackedRowsLoops, StreamedLoops
 from tvmfun.lower.schedule.cpu.grouped_panels import GroupedLoops
 from tvmfun.lower.schedule.cpu.tile_loops import emit_tiles
 from tvmfun.lower.tir.build import Env, Expr
@@ -22,8 +22,8 @@ def loops_of(
     kind = ContractionLoops
     if tiling.streamed:
         kind = StreamedLoops
-    elif tiling.transposes_rows:
-        kind = TransposedRowsLoops
+    elif tiling.packs_rows:
+        kind = PackedRowsLoops
     elif tiling.grouped:
         kind = GroupedLoops
     return kind(contraction, tiling, prefix, tasks, machine, later)

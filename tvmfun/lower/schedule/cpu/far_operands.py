@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from tvm import tirx
 from tvm.tirx import AllocBuffer, BufferStore, Stmt
 
+from tvmfun.lower.schedule.cpu.contraction import has_near_terms
 from tvmfun.lower.schedule.cpu.contraction_loops import ContractionLoops
+from tvmfun.lower.schedule.cpu.grouped_panels import GroupedLoops
 from tvmfun.lower.schedule.cpu.transpose import ramp, read_row, transpose_tile
 from tvmfun.lower.tir import build
-from tvmfun.lower.tir.build import Axis, Env, Expr, volume
+from tvmfun.lower.tir.build import Axis, Env, Expr, Size, volume
 
 
 class _Strips(ContractionLoops):
@@ -64,26 +66,32 @@ class StreamedLoops(_Strips):
         return super().wants_packing(1)
 
 
-class TransposedRowsLoops(_Strips):
-    """Loops in which a task has a block of rows of the left operand, or all: it is transposed for each block of terms.
+class PackedRowsLoops(_Strips, GroupedLoops):
+    """Loops in which a task has a block of rows of the left operand, or all, and packs them for each block of terms.
 
-    All panels of columns, or a strip of them, read the transposed rows, which L2 holds.
+    They are transposed if their terms are apart, and converted. All panels of columns, or a strip of them, read the
+    packed rows, which L2 holds. Narrow panels are packed in groups, so that rows of the right operand are read along
+    several.
     """
 
     # The share of L2 for the rows of a block, and the fewest rows of a task if there are two per core.
     _SHARE, _ROWS_OF_A_TASK = 1 / 2, 128
     # Strips of panels: the fewest rows, and how much more than the average the last thread to finish may have to do.
     _ROWS_OF_A_STRIP, _UNEVEN = 64, 17 / 16
+    # Panels are narrow up to so many bytes of a row, of which a group has so many.
+    _NARROW, _BYTES_OF_A_GROUP = 128, 512
     # The rows and terms of a block begin after so many: the last tiles may begin before the block.
     _BEFORE = 16
 
     def divide(self) -> None:
         """Divides the panels into strips if there are more columns than rows, and L2 holds all rows; else the rows.
 
-        For each block of rows all panels are packed, and for each strip all rows are transposed. A row takes about as
-        long as a column.
+        For each block of rows all panels are packed, and for each strip all rows. A row takes about as long as a
+        column.
         """
         rows, terms, panels = self.tiling.rows, volume(self.tiling.inner), self.panels.extent
+        self.member = Axis.fresh(self.column, 1)
+        self.line = None
         full, tail = divmod(self.row.extent, rows)
         batch = build.points([*self.around, *self.beside])
         most = int(self._SHARE * self.machine.cache_bytes(2)) // (terms * build.bits(self.term) // 8) // rows
@@ -92,45 +100,89 @@ class TransposedRowsLoops(_Strips):
         # More tasks end more evenly, but each packs all panels again.
         tasks = cores if is_wide or self.row.extent < 2 * cores * self._ROWS_OF_A_TASK else 2 * cores
         wanted = 1 if self.tasks == 1 else build.ceil_div(tasks, batch)
-        self.size = build.ceil_div(panels, min(wanted, panels))
-        is_even = self.size * wanted <= self._UNEVEN * panels
+        size = build.ceil_div(panels, min(wanted, panels))
+        is_even = size * wanted <= self._UNEVEN * panels
         if not (is_wide and is_even and self.row.extent >= self._ROWS_OF_A_STRIP and full <= most):
-            self.size = panels
-        self.strips = Axis.fresh(self.column, build.ceil_div(panels, self.size))
+            size = panels
+        if self.wants_packing(full):
+            self.member = Axis.fresh(self.column, self._members(panels, size))
+        self.panels = Axis.fresh(self.column, build.ceil_div(panels, self.member.extent))
+        self.size = build.ceil_div(size, self.member.extent)
+        self.strips = Axis.fresh(self.column, build.ceil_div(self.panels.extent, self.size))
         blocks = 1 if self.strips.extent > 1 else min(wanted, max(1, full))
         self.per_block = build.ceil_div(full, max(blocks, build.ceil_div(full, max(1, most))))
         self.blocks = Axis.fresh(self.row, build.ceil_div(full, self.per_block))
         whole = build.ceil_div(self.per_block * rows + tail, self._BEFORE) * self._BEFORE
         shape = [self._BEFORE + whole, self._BEFORE + terms]
-        self.transposed = build.scratch(shape, self.term, "rows")
+        self.packed_rows = build.scratch(shape, self.term, "rows")
+
+    def _members(self, panels: int, size: int) -> int:
+        """The panels of a group, of ``panels`` in all and ``size`` in a strip; several strips have whole groups."""
+        of_panel = self.tiling.columns * build.bits(self.term) // 8
+        most = 1 if of_panel > self._NARROW else min(size, self._BYTES_OF_A_GROUP // of_panel)
+        return next(count for count in range(most, 0, -1) if size == panels or size % count == 0)
 
     def emit(self, env: Env) -> Stmt:
         """All loops, the outer ones parallel."""
 
         def task(env: Env) -> Stmt:
-            block = lambda env: build.seq(self._transpose(env), self.strip(env, []))
-            return build.seq(AllocBuffer(self.transposed), build.nest(self.tiling.outer, env, block))
+            pack = self._convert if has_near_terms(self.contraction) else self._transpose
+            block = lambda env: build.seq(pack(env), self.strip(env, []))
+            return build.seq(AllocBuffer(self.packed_rows), build.nest(self.tiling.outer, env, block))
 
         axes = [*self.around, *self.beside, self.blocks, self.strips]
         return self.with_partial(build.parallel_nest(axes, env, task, build.points(axes) if self.tasks > 1 else 1))
 
     def left(self, env: Env) -> Expr:
-        """The left operand at the point of the loops, from the transposed rows."""
+        """The left operand at the point of the loops, from the packed rows."""
+        return self.packed_rows[tuple(self._packed_at(env))]
+
+    def _packed_at(self, env: Env) -> list[Expr]:
+        """The indices of a packed element."""
         row = env[self.row.var] - self._top(env) + self._BEFORE
-        return self.transposed[row, build.flatten(self.tiling.inner, env) + self._BEFORE]
+        return [row, build.flatten(self.tiling.inner, env) + self._BEFORE]
 
     def _top(self, env: Env) -> Expr:
         """The first row of a block."""
         return env[self.blocks.var] * (self.per_block * self.tiling.rows)
 
+    def _count(self, env: Env) -> Size | Expr:
+        """The number of rows of a block."""
+        extent, top, per_block = self.row.extent, self._top(env), self.per_block * self.tiling.rows
+        count = extent if self.blocks.extent == 1 else build.minimum(per_block, extent - top)
+        if extent % self.tiling.rows and self.blocks.extent > 1:  # the last block has the remainder, too
+            count = tirx.if_then_else(env[self.blocks.var] == self.blocks.extent - 1, extent - top, count)
+        return count
+
+    def _convert(self, env: Env) -> Stmt:
+        """Converts the rows of a block, along their terms."""
+        *outer, last = self.tiling.inner
+        lanes, top = self.tiling.lanes, self._top(env)
+
+        def vector(env: Env, begin: Expr | int, size: int) -> Stmt:
+            def element(k: Expr) -> Stmt:
+                at = {**env, last.var: begin + k}
+                return BufferStore(self.packed_rows, super(PackedRowsLoops, self).left(at), self._packed_at(at))
+
+            return build.vectorized(last, size, element)
+
+        def terms(env: Env) -> Stmt:
+            bound = last.bound(env)
+            whole, rest = bound // lanes, bound % lanes
+            vectors = build.loop(last, whole, lambda i: vector(env, i * lanes, lanes))
+            one = lambda i: vector(env, whole * lanes + i, 1)
+            return build.seq(vectors, None if rest == 0 else build.loop(last, rest, one))
+
+        def row(i: Expr) -> Stmt:
+            return build.nest(outer, {**env, self.row.var: top + i}, terms)
+
+        return build.loop(self.row, self._count(env), row)
+
     def _transpose(self, env: Env) -> Stmt:
         """Transposes the rows of a block, in square tiles."""
         first, *others = inner = self.tiling.inner
         lanes, extent = self.tiling.lanes, self.row.extent
-        top, per_block = self._top(env), self.per_block * self.tiling.rows
-        count = extent if self.blocks.extent == 1 else build.minimum(per_block, extent - top)
-        if extent % self.tiling.rows and self.blocks.extent > 1:  # the last block has the remainder, too
-            count = tirx.if_then_else(env[self.blocks.var] == self.blocks.extent - 1, extent - top, count)
+        top, count = self._top(env), self._count(env)
         terms = first.bound(env) * volume(others)
 
         def tile(row: Expr, term: Expr) -> Stmt:
@@ -141,7 +193,7 @@ class TransposedRowsLoops(_Strips):
 
             def write(line: int, vector: Expr) -> Stmt:
                 at = [row - top + (self._BEFORE + line), ramp(term + self._BEFORE, lanes)]
-                return BufferStore(self.transposed, vector, at)
+                return BufferStore(self.packed_rows, vector, at)
 
             return transpose_tile(read, write, lanes, self.term)
 
