@@ -258,6 +258,22 @@ def test_strips_of_panels_for_transposed_rows(deep_panels, m, n, k, cores, strip
     check_with_epilogue(tensors, inputs, reference, k, target)
 
 
+@pytest.mark.parametrize("mcpu,m,blocks", [("znver3", 1024, 4), ("znver3", 1000, 4), ("graniterapids", 1300, 4)])
+def test_blocks_of_packed_rows_are_as_many_for_each_thread(mcpu, m, blocks):
+    """Of rows that L2 cannot hold, threads have equally many blocks, although fewer would do."""
+    (stage,), _ = parse(te.create_prim_func(list(matmul(m, 512, 2048, "tn")[0])))
+    assert loops_of(match(stage), 0, _processor(mcpu), 16).blocks.extent == blocks
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize("n", [128, 129, 300])
+def test_narrow_panels_of_packed_rows_are_packed_in_groups(deep_panels, cores, n):
+    tensors, inputs, reference = matmul(200, n, 300, "tn")
+    loops, target = _blocks_of_rows(tensors, cores)
+    assert (loops.member.extent > 1) == (_WIDTH < 64)
+    check_with_epilogue(tensors, inputs, reference, 300, target)
+
+
 @pytest.mark.parametrize("cores", [1, 2])
 def test_strips_of_panels_in_batches(deep_panels, cores):
     a, b = placeholder((1, 130, 2, 70), name="a"), placeholder((1, 130, 2, 1000), name="b")

@@ -6,6 +6,7 @@ power of two competes for the same sets of a cache.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from tvm import tirx
@@ -15,6 +16,7 @@ from tvmfun.lower.schedule.cpu.contraction import has_near_terms
 from tvmfun.lower.schedule.cpu.contraction_loops import ContractionLoops
 from tvmfun.lower.schedule.cpu.grouped_panels import GroupedLoops
 from tvmfun.lower.schedule.cpu.transpose import ramp, read_row, transpose_tile
+from tvmfun.lower.settings import MANY_REGISTERS
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr, Size, volume
 
@@ -74,8 +76,9 @@ class PackedRowsLoops(_Strips, GroupedLoops):
     several.
     """
 
-    # The share of L2 for the rows of a block, and the fewest rows of a task if there are two per core.
-    _SHARE, _ROWS_OF_A_TASK = 1 / 2, 128
+    # The share of L2 for the rows of a block, beside wide and narrow panels, and the fewest rows of a task if there are
+    # two per core.
+    _SHARE, _SHARE_OF_NARROW, _ROWS_OF_A_TASK = 1 / 2, 3 / 4, 128
     # Strips of panels: the fewest rows, and how much more than the average the last thread to finish may have to do.
     _ROWS_OF_A_STRIP, _UNEVEN = 64, 17 / 16
     # Panels are narrow up to so many bytes of a row, of which a group has so many.
@@ -94,7 +97,8 @@ class PackedRowsLoops(_Strips, GroupedLoops):
         self.line = None
         full, tail = divmod(self.row.extent, rows)
         batch = build.points([*self.around, *self.beside])
-        most = int(self._SHARE * self.machine.cache_bytes(2)) // (terms * build.bits(self.term) // 8) // rows
+        share = self._SHARE_OF_NARROW if self.machine.registers < MANY_REGISTERS else self._SHARE
+        most = int(share * self.machine.cache_bytes(2)) // (terms * build.bits(self.term) // 8) // rows
         cores = self.machine.cores
         is_wide = self.column.extent > self.row.extent
         # More tasks end more evenly, but each packs all panels again.
@@ -109,8 +113,11 @@ class PackedRowsLoops(_Strips, GroupedLoops):
         self.panels = Axis.fresh(self.column, build.ceil_div(panels, self.member.extent))
         self.size = build.ceil_div(size, self.member.extent)
         self.strips = Axis.fresh(self.column, build.ceil_div(self.panels.extent, self.size))
-        blocks = 1 if self.strips.extent > 1 else min(wanted, max(1, full))
-        self.per_block = build.ceil_div(full, max(blocks, build.ceil_div(full, max(1, most))))
+        blocks = max(build.ceil_div(full, max(1, most)), 1 if self.strips.extent > 1 else min(wanted, full))
+        if self.tasks > 1 and blocks > 1:  # as many tasks as threads, or a multiple
+            even = cores // math.gcd(cores, batch)
+            blocks = build.ceil_div(blocks, even) * even
+        self.per_block = build.ceil_div(full, blocks)
         self.blocks = Axis.fresh(self.row, build.ceil_div(full, self.per_block))
         whole = build.ceil_div(self.per_block * rows + tail, self._BEFORE) * self._BEFORE
         shape = [self._BEFORE + whole, self._BEFORE + terms]
