@@ -440,6 +440,33 @@ def test_ahead_of_time():
         lowered.as_text("mlir")
 
 
+def test_compiled_functions_check_arrays_without_flattening_them(monkeypatch):
+    """Arrays on the device take a short way; others, and wrong ones, the long one with its errors."""
+    x, y = tvmfun.device_put((X, 2 * X))
+    compiled = (
+        jit(lambda d, *, s: {"sum": d["a"] + d["b"][0], "s": s * 2}, donate_argnames="s")
+        .lower({"a": x, "b": [y]}, s=tvmfun.device_put(X))
+        .compile()
+    )
+    run = lambda *args, **kwargs: tvmfun.device_get(compiled(*args, **kwargs))
+    with monkeypatch.context() as short_way:
+        short_way.setattr(type(compiled.program), "check_arguments", None)
+        result = run({"b": [y], "a": x}, s=tvmfun.device_put(X))
+    np.testing.assert_array_equal(result["sum"], 3 * X)
+    np.testing.assert_array_equal(result["s"], 2 * X)
+    np.testing.assert_array_equal(run({"b": [2 * X], "a": x}, s=X)["sum"], 3 * X)
+    with pytest.raises(errors.ShapeError, match=r"\['b'\]\[0\].*must be float32\[2,3\], got float32\[3,2\]"):
+        run({"a": x, "b": [tvmfun.device_put(X.T)]}, s=X)
+    with pytest.raises(errors.TreeError):
+        run({"a": x, "b": (y,)}, s=X)
+    with pytest.raises(errors.ConcretizationError):
+        jit(lambda t: compiled({"a": x, "b": [y]}, s=t))(x)
+    given = tvmfun.device_put(X)
+    run({"a": x, "b": [y]}, s=given)
+    with pytest.raises(errors.DonatedArrayError):
+        run({"a": x, "b": [y]}, s=given)
+
+
 def test_eval_shape_computes_nothing():
     with counted() as events:
         result = tvmfun.eval_shape(lambda p: {"y": p["w"] @ p["w"].T}, {"w": ShapeDtype((4, 5), "bfloat16")})

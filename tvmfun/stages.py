@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -14,7 +14,7 @@ from tvmfun.core import dims
 from tvmfun.core.program import Immutable, Program
 from tvmfun.core.trace import Tracer
 from tvmfun.errors import ArgumentError, ConcretizationError, ProgramError, TargetError
-from tvmfun.execute import LoadedProgram, as_device_array, input_positions, moved
+from tvmfun.execute import CPU, LoadedProgram, as_device_array, input_positions, moved
 from tvmfun.export import writer
 from tvmfun.lower import cache
 from tvmfun.lower.cost_analysis import CostAnalysis, cost_analysis
@@ -25,6 +25,7 @@ from tvmfun.program_text import files
 from tvmfun.runtime.cuda.executable import CudaExecutable, DynamicCudaExecutable
 from tvmfun.runtime.executables import NativeExecutable
 from tvmfun.runtime.plan import DynamicPlan, MemoryAnalysis
+from tvmfun.tree_flattener import expectation, nothing
 from tvmfun.typing import PyTree
 
 
@@ -246,17 +247,26 @@ class Compiled(Immutable):
             TreeError: if the arguments have another structure.
             ShapeError: if a leaf has another shape or dtype.
         """
+        loaded = self._loaded
+        if taken := self._expect((args, kwargs)):
+            outputs = loaded(*taken)
+            return outputs[0] if loaded.single else loaded.unflatten(outputs)
         leaves = self.program.check_arguments(args, kwargs)
         if any(isinstance(leaf, Tracer) for leaf in leaves):
             raise ConcretizationError(
                 "Compiled", "machine code cannot be traced", got=self.program.name, hint="the function that jit made"
             )
-        loaded = self._loaded
         arrays, addresses = moved([as_device_array(leaf) for leaf in leaves], loaded)
         if self.program.sizes:
             loaded = loaded.at(self.program.solve([array.aval for array in arrays]))
         outputs = loaded(arrays, addresses)
         return loaded.unflatten(outputs)
+
+    @cached_property
+    def _expect(self) -> Callable[[PyTree], tuple[list, list[int]] | None]:
+        """Returns the arrays and addresses of arguments that are ready to be used, and None for most others."""
+        is_direct = self._loaded.device == CPU and not self.program.sizes
+        return expectation(self.program.in_tree, self.program.in_avals) if is_direct else nothing
 
     @cached_property
     def _loaded(self) -> LoadedProgram:
