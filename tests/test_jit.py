@@ -421,52 +421,6 @@ def test_errors_inside_name_the_op():
         jit(lambda a: a)("text")
 
 
-def test_ahead_of_time():
-    f = jit(lambda x, y: tnp.sum(x * y))
-    lowered = f.lower(ShapeDtype((2, 3), "float32"), ShapeDtype((2, 3), "float32"))
-    assert "multiply" in lowered.as_text()
-    assert "R.multiply" in lowered.as_text("relax")
-    compiled = lowered.compile()
-    assert "T.prim_func" in compiled.as_text()
-    assert "R.call_tir" in compiled.as_text()
-    assert float(compiled(X, X)) == (X * X).sum()
-    with pytest.raises(errors.ShapeError, match=r"argument 1.*must be float32\[2,3\], got float32\[3,2\]"):
-        compiled(X, X.T)
-    with pytest.raises(errors.DtypeError, match=r"argument 0.*must be float32\[2,3\], got float64\[2,3\]"):
-        compiled(X.astype("float64"), X)
-    with pytest.raises(errors.TreeError):
-        compiled(X)
-    with pytest.raises(errors.ArgumentError, match="dialect"):
-        lowered.as_text("mlir")
-
-
-def test_compiled_functions_check_arrays_without_flattening_them(monkeypatch):
-    """Arrays on the device take a short way; others, and wrong ones, the long one with its errors."""
-    x, y = tvmfun.device_put((X, 2 * X))
-    compiled = (
-        jit(lambda d, *, s: {"sum": d["a"] + d["b"][0], "s": s * 2}, donate_argnames="s")
-        .lower({"a": x, "b": [y]}, s=tvmfun.device_put(X))
-        .compile()
-    )
-    run = lambda *args, **kwargs: tvmfun.device_get(compiled(*args, **kwargs))
-    with monkeypatch.context() as short_way:
-        short_way.setattr(type(compiled.program), "check_arguments", None)
-        result = run({"b": [y], "a": x}, s=tvmfun.device_put(X))
-    np.testing.assert_array_equal(result["sum"], 3 * X)
-    np.testing.assert_array_equal(result["s"], 2 * X)
-    np.testing.assert_array_equal(run({"b": [2 * X], "a": x}, s=X)["sum"], 3 * X)
-    with pytest.raises(errors.ShapeError, match=r"\['b'\]\[0\].*must be float32\[2,3\], got float32\[3,2\]"):
-        run({"a": x, "b": [tvmfun.device_put(X.T)]}, s=X)
-    with pytest.raises(errors.TreeError):
-        run({"a": x, "b": (y,)}, s=X)
-    with pytest.raises(errors.ConcretizationError):
-        jit(lambda t: compiled({"a": x, "b": [y]}, s=t))(x)
-    given = tvmfun.device_put(X)
-    run({"a": x, "b": [y]}, s=given)
-    with pytest.raises(errors.DonatedArrayError):
-        run({"a": x, "b": [y]}, s=given)
-
-
 def test_eval_shape_computes_nothing():
     with counted() as events:
         result = tvmfun.eval_shape(lambda p: {"y": p["w"] @ p["w"].T}, {"w": ShapeDtype((4, 5), "bfloat16")})
@@ -606,13 +560,6 @@ def test_copies_and_pickles():
 def test_types_are_no_arguments():
     with pytest.raises(errors.DtypeError, match=r"needs arrays.*float32\[2\].*eval_shape"):
         twice(tvmfun.ShapeDtype((2,), "float32"))
-
-
-def test_machine_code_cannot_be_traced():
-    compiled = twice.lower(1.0).compile()
-    for transform in (tvmfun.jit, tvmfun.grad):
-        with pytest.raises(errors.ConcretizationError, match="the function that jit made"):
-            transform(compiled)(1.0)
 
 
 def test_a_nan_in_an_argument_is_named():

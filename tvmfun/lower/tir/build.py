@@ -196,10 +196,10 @@ def seq(*stmts: Stmt | None) -> Stmt:
     return sequence([stmt for stmt in stmts if stmt is not None])
 
 
-def prefetch(load: ir.TensorLoad) -> Stmt:
-    """Fetches the cache line of an element, which need not exist, to read it later."""
-    is_read, locality, is_data = (tirx.const(value, "int32") for value in (0, 3, 1))
-    arguments = (tirx.address_of(load), is_read, locality, is_data)
+def prefetch(load: ir.TensorLoad, to_write: bool = False) -> Stmt:
+    """Fetches the cache line of an element, which need not exist, to read it later, or to write it."""
+    kind, locality, is_data = (tirx.const(value, "int32") for value in (int(to_write), 3, 1))
+    arguments = (tirx.address_of(load), kind, locality, is_data)
     return tirx.Evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch.p0", *arguments))
 
 

@@ -12,6 +12,7 @@ from tvm.tirx import AllocBuffer, Buffer, BufferStore, IfThenElse, Stmt
 
 from tvmfun.core import dims
 from tvmfun.lower.machine import Machine
+from tvmfun.lower.schedule.cpu.next_rows import Fetch
 from tvmfun.lower.schedule.cpu.transpose import (
     from_tile,
     in_tile,
@@ -40,10 +41,12 @@ def emit_maps(
     machine: Machine,
     tasks: int,
     private: Sequence[Buffer] = (),
+    fetch: Fetch | None = None,
 ) -> Stmt:
     """The loop nest of maps over the same space, whose first ``prefix`` axes are bound in ``env``.
 
-    No other stage reads the outputs in ``private``, so they stay in registers.
+    No other stage reads the outputs in ``private``, so they stay in registers. Beside each vector, ``fetch`` says what
+    else to fetch.
     """
     lead = stages[0]
     axes = list(lead.space[prefix:])
@@ -60,7 +63,7 @@ def emit_maps(
             if small is None:
                 return tiles
             return IfThenElse(small, _emit_along(stages, env, axes, machine, tasks, private), tiles)
-    return _emit_along(stages, env, axes, machine, tasks, private)
+    return _emit_along(stages, env, axes, machine, tasks, private, fetch)
 
 
 def _pieces(stage: Stage, last: Axis, machine: Machine) -> list[Stage]:
@@ -101,7 +104,13 @@ def _piece(stage: Stage, last: Axis, start: int, end: int) -> Stage:
 
 
 def _emit_along(
-    stages: Sequence[Stage], env: Env, axes: list[Axis], machine: Machine, tasks: int, private: Sequence[Buffer]
+    stages: Sequence[Stage],
+    env: Env,
+    axes: list[Axis],
+    machine: Machine,
+    tasks: int,
+    private: Sequence[Buffer],
+    fetch: Fetch | None = None,
 ) -> Stmt:
     """Vectors along the trailing axes over which all accesses are contiguous."""
     lanes = min(machine.lanes("int8" if stage.dtype == "bool" else stage.dtype) for stage in stages)
@@ -115,7 +124,10 @@ def _emit_along(
         def lane(k: Expr, make: Callable[[Env], Stmt]) -> Stmt:
             return make({**env, **indices_at(stages, inner, position + k)})
 
-        return _vector(stages, inner[0], width, lane, private)
+        computed = _vector(stages, inner[0], width, lane, private)
+        if fetch is None or width < lanes:
+            return computed
+        return build.seq(fetch.at({**env, **indices_at(stages, inner, position)}), computed)
 
     def chunk(env: Env) -> Stmt:
         start = env[chunks.var] * CHUNK

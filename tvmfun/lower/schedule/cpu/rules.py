@@ -24,6 +24,7 @@ from tvmfun.lower.schedule.cpu.elementwise import emit_maps
 from tvmfun.lower.schedule.cpu.emit import emit_contraction
 from tvmfun.lower.schedule.cpu.fallback import parallelize
 from tvmfun.lower.schedule.cpu.few_columns import emit_few_columns, has_few_columns, is_packed, with_packed_columns
+from tvmfun.lower.schedule.cpu.next_rows import Fetch, fetches
 from tvmfun.lower.schedule.cpu.packed_dots import with_words
 from tvmfun.lower.schedule.cpu.reduction import emit_reduction
 from tvmfun.lower.schedule.cpu.winograd import Winograd, apply_winograd, emit_winograd
@@ -209,14 +210,15 @@ def _emit(group: Group, private: Sequence[Buffer], machine: Machine) -> Stmt:
     if is_pointwise(group):
         return emit_maps(group.stages, {}, 0, machine, tasks, private)
     shared = group.stages[0].space[: group.prefix]
+    fetched = fetches(group, private, machine)
     on_stack, in_workspace = [], []
     for buffer in private:
         group, scratch = shrink(group, buffer)
         (on_stack if build.is_on_stack(scratch) else in_workspace).append(AllocBuffer(scratch))
 
     def body(env: Env) -> Stmt:
-        bound = ((stage, _bind(stage, shared, env)) for stage in group.stages)
-        return build.seq(*on_stack, *(_emit_stage(s, own, group.prefix, machine, 1) for s, own in bound))
+        bound = ((stage, _bind(stage, shared, env), fetch) for stage, fetch in zip(group.stages, fetched, strict=True))
+        return build.seq(*on_stack, *(_emit_stage(s, own, group.prefix, machine, 1, f) for s, own, f in bound))
 
     return build.once_per_thread(in_workspace, build.parallel_nest(shared, {}, body, tasks))
 
@@ -225,7 +227,9 @@ def _bind(stage: Stage, shared: Sequence[Axis], env: Env) -> Env:
     return {axis.var: env[lead.var] for axis, lead in zip(stage.space, shared, strict=False)}
 
 
-def _emit_stage(stage: AnyStage, env: Env, prefix: int, machine: Machine, tasks: int) -> Stmt:
+def _emit_stage(
+    stage: AnyStage, env: Env, prefix: int, machine: Machine, tasks: int, fetch: Fetch | None = None
+) -> Stmt:
     if isinstance(stage, Opaque):
         return stage.body
     if isinstance(stage, Block):
@@ -233,7 +237,7 @@ def _emit_stage(stage: AnyStage, env: Env, prefix: int, machine: Machine, tasks:
     if isinstance(stage, Winograd):
         return emit_winograd(stage, machine, tasks)
     if stage.combine is None:
-        return emit_maps([stage], env, prefix, machine, tasks)
+        return emit_maps([stage], env, prefix, machine, tasks, fetch=fetch)
     contraction = match(stage, prefix)
     if contraction is not None:
         if has_few_columns(contraction, machine) and is_packed(contraction, machine):

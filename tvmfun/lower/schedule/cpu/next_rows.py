@@ -1,0 +1,93 @@
+"""Rows that are fetched before they are used: in loops over rows, the next one's inputs and this one's results.
+
+A softmax reads a row, computes with what is in L1, and writes a row; each waits for the one before. Memory would idle
+while exponentials are computed, and the prefetcher, which begins anew at each page, sees nothing of the next row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tvm import ir
+from tvm.tirx import Buffer, Stmt
+
+from tvmfun.lower.machine import Machine
+from tvmfun.lower.schedule.groups import Group
+from tvmfun.lower.schedule.stages import Stage, contains, is_map, written_by
+from tvmfun.lower.tir import build
+from tvmfun.lower.tir.build import Axis, Env, Expr
+
+# The fewest bytes of a row: of shorter ones the prefetcher sees the next in time. And the most, as a share of L2.
+_FEWEST_BYTES, _MOST = 1 << 10, 1 / 2
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """The elements that a map fetches beside each vector that it computes.
+
+    Args:
+        row: the axis of the rows.
+        inputs: elements of which those of the next row are fetched to be read.
+        results: elements that are fetched to be written.
+    """
+
+    row: Axis
+    inputs: tuple[ir.TensorLoad, ...]
+    results: tuple[ir.TensorLoad, ...]
+
+    def at(self, env: Env) -> Stmt:
+        """The statements for the vector that begins at ``env``."""
+        following = {**env, self.row.var: env[self.row.var] + 1}
+        reads = (build.prefetch(build.substitute(load, following)) for load in self.inputs)
+        writes = (build.prefetch(build.substitute(load, env), to_write=True) for load in self.results)
+        return build.seq(*reads, *writes)
+
+
+def fetches(group: Group, private: Sequence[Buffer], machine: Machine) -> list[Fetch | None]:
+    """For each stage of a group what it fetches, if it is a map along rows of arrays that L2 does not hold.
+
+    Args:
+        group: stages that run one after another for each row.
+        private: intermediates, which are kept for one row only.
+        machine: the processor.
+    """
+    stages, prefix = group.stages, group.prefix
+    written, found = written_by(stages), []
+    seen: list[ir.TensorLoad] = []
+    for number, stage in enumerate(stages):
+        if prefix == 0 or not _is_along_rows(stage, prefix) or not isinstance(stage.space[-1].extent, int):
+            found.append(None)
+            continue
+        row, last = stage.space[prefix - 1], stage.space[-1]
+
+        def is_far(load: ir.TensorLoad, row: Axis = row, last: Axis = last, stage: Stage = stage) -> bool:
+            source, limit = load.source, machine.cache_bytes(2)
+            if not build.is_static(source) or build.nbytes(source) <= limit:
+                return False
+            if not _FEWEST_BYTES <= last.extent * build.bits(str(source.dtype)) // 8 <= _MOST * limit:
+                return False
+            if any(build.loads(index) for index in load.indices) or not build.uses(load, row.var):
+                return False  # where another row is looked up, there may be no next one
+            return build.stride(source, load.indices, last, stage.space) == 1
+
+        inputs = [load for load in build.loads(stage.value) if not contains(written, load.source) and is_far(load)]
+        inputs = [load for load in inputs if not contains([other.source for other in seen], load.source)]
+        seen += inputs
+        later = (_result(other, stage, prefix) for other in stages[number + 1 :] if not contains(private, other.output))
+        results = [load for load in later if load is not None and is_far(load)]
+        found.append(Fetch(row, tuple(inputs), tuple(results)) if inputs else None)
+    return found
+
+
+def _is_along_rows(stage: Stage, prefix: int) -> bool:
+    """Whether a stage is a map with one axis within the common loops."""
+    return is_map(stage) and len(stage.space) == prefix + 1
+
+
+def _result(other: Stage, stage: Stage, prefix: int) -> Expr | None:
+    """The element of a later map's result where ``stage`` computes its own; None if it is none along the same rows."""
+    if not _is_along_rows(other, prefix) or other.space[-1].extent != stage.space[-1].extent or not other.keep:
+        return None
+    here = {axis.var: own.var for axis, own in zip(other.space, stage.space, strict=True)}
+    return other.output[tuple(other.at(here))]
