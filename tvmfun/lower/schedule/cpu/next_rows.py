@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from tvm import ir
 from tvm.tirx import Buffer, Stmt
@@ -53,31 +54,31 @@ def fetches(group: Group, private: Sequence[Buffer], machine: Machine) -> list[F
         machine: the processor.
     """
     stages, prefix = group.stages, group.prefix
-    written, found = written_by(stages), []
-    seen: list[ir.TensorLoad] = []
+    found: list[Fetch | None] = []
+    near = written_by(stages)  # written by the group, or fetched by an earlier stage
     for number, stage in enumerate(stages):
-        if prefix == 0 or not _is_along_rows(stage, prefix) or not isinstance(stage.space[-1].extent, int):
+        if prefix == 0 or not _is_along_rows(stage, prefix):
             found.append(None)
             continue
-        row, last = stage.space[prefix - 1], stage.space[-1]
-
-        def is_far(load: ir.TensorLoad, row: Axis = row, last: Axis = last, stage: Stage = stage) -> bool:
-            source, limit = load.source, machine.cache_bytes(2)
-            if not build.is_static(source) or build.nbytes(source) <= limit:
-                return False
-            if not _FEWEST_BYTES <= last.extent * build.bits(str(source.dtype)) // 8 <= _MOST * limit:
-                return False
-            if any(build.loads(index) for index in load.indices) or not build.uses(load, row.var):
-                return False  # where another row is looked up, there may be no next one
-            return build.stride(source, load.indices, last, stage.space) == 1
-
-        inputs = [load for load in build.loads(stage.value) if not contains(written, load.source) and is_far(load)]
-        inputs = [load for load in inputs if not contains([other.source for other in seen], load.source)]
-        seen += inputs
+        is_far = partial(_is_far, stage=stage, row=stage.space[prefix - 1], machine=machine)
+        inputs = [load for load in build.loads(stage.value) if not contains(near, load.source) and is_far(load)]
+        near += [load.source for load in inputs]
         later = (_result(other, stage, prefix) for other in stages[number + 1 :] if not contains(private, other.output))
         results = [load for load in later if load is not None and is_far(load)]
-        found.append(Fetch(row, tuple(inputs), tuple(results)) if inputs else None)
+        found.append(Fetch(stage.space[prefix - 1], tuple(inputs), tuple(results)) if inputs else None)
     return found
+
+
+def _is_far(load: ir.TensorLoad, stage: Stage, row: Axis, machine: Machine) -> bool:
+    """Whether an element is one of a long row of an array that L2 does not hold, and there is a next row."""
+    source, last, limit = load.source, stage.space[-1], machine.cache_bytes(2)
+    if not build.is_static(source) or not isinstance(last.extent, int) or build.nbytes(source) <= limit:
+        return False
+    if not _FEWEST_BYTES <= last.extent * build.bits(str(source.dtype)) // 8 <= _MOST * limit:
+        return False
+    if any(build.loads(index) for index in load.indices) or not build.uses(load, row.var):
+        return False  # a row that is looked up may be the last one
+    return build.stride(source, load.indices, last, stage.space) == 1
 
 
 def _is_along_rows(stage: Stage, prefix: int) -> bool:
