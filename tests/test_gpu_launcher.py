@@ -160,6 +160,14 @@ def test_ahead_of_time(machine):
     np.testing.assert_allclose(np.asarray(product), draw(8, 8) @ draw(8, 8), rtol=1e-5)
 
 
+def test_compiled_for_the_cpu_moves_arrays_there(machine):
+    """Whichever argument is elsewhere, also after calls with all of them on the CPU."""
+    near, far = (tvmfun.device_put(draw(8, 8), device) for device in ("cpu", "cuda"))
+    compiled = tvmfun.jit(lambda x, y: x + 2 * y).lower(near, near).compile()
+    for arguments in ((near, near), (near, far), (far, near)):
+        np.testing.assert_allclose(np.asarray(compiled(*arguments)), 3 * draw(8, 8), rtol=1e-6)
+
+
 @pytest.mark.slow
 def test_a_module_from_disk(machine, monkeypatch, tmp_path):
     monkeypatch.setenv("TVMFUN_CACHE_DIR", str(tmp_path / "cache"))

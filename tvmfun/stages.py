@@ -248,7 +248,8 @@ class Compiled(Immutable):
             ShapeError: if a leaf has another shape or dtype.
         """
         loaded = self._loaded
-        if taken := self._expect((args, kwargs)):
+        taken = self._expect((args, kwargs))
+        if taken and min(taken[1], default=0) >= 0:  # addresses elsewhere than on the CPU are negative
             outputs = loaded(*taken)
             return outputs[0] if loaded.single else loaded.unflatten(outputs)
         leaves = self.program.check_arguments(args, kwargs)
@@ -264,7 +265,7 @@ class Compiled(Immutable):
 
     @cached_property
     def _expect(self) -> Callable[[PyTree], tuple[list, list[int]] | None]:
-        """Returns the arrays and addresses of arguments that are ready to be used, and None for most others."""
+        """Returns the arrays and addresses of arguments of these types, and None for most others."""
         is_direct = self._loaded.device == CPU and not self.program.sizes
         return expectation(self.program.in_tree, self.program.in_avals) if is_direct else nothing
 
