@@ -199,21 +199,23 @@ def _is_streamed(contraction: Contraction, machine: Machine) -> bool:
 
 def _has_strided_terms(contraction: Contraction, lanes: int) -> bool:
     """Whether neighbouring rows of the left operand are vectors, and its terms are not."""
-    left, stage, row = contraction.left, contraction.stage, contraction.row
-    axes = [row, *stage.reduce]
-    if contraction.dot is not None or not all(isinstance(axis.extent, int) and axis.limit is None for axis in axes):
+    row = contraction.row
+    if not _has_packable_rows(contraction) or row.extent < lanes:
         return False
-    return row.extent >= lanes and is_row_readable(left, row, [*stage.space, *stage.reduce])
+    return is_row_readable(contraction.left, row, contraction.stage.domain)
 
 
 def _has_converted_terms(contraction: Contraction) -> bool:
     """Whether the terms of the left operand are neighbours and become another type before they are multiplied."""
-    left, stage, row = contraction.left, contraction.stage, contraction.row
-    axes = [row, *stage.reduce]
-    if contraction.dot is not None or not all(isinstance(axis.extent, int) and axis.limit is None for axis in axes):
-        return False
-    is_other = isinstance(left, tirx.Cast) or str(left.ty) != accumulator(stage.dtype)
-    return is_other and has_near_terms(contraction)
+    left = contraction.left
+    is_other = isinstance(left, tirx.Cast) or str(left.ty) != accumulator(contraction.stage.dtype)
+    return is_other and _has_packable_rows(contraction) and has_near_terms(contraction)
+
+
+def _has_packable_rows(contraction: Contraction) -> bool:
+    """Whether rows and terms are as many as is known when it is compiled, and terms are no packed words."""
+    axes = [contraction.row, *contraction.stage.reduce]
+    return contraction.dot is None and all(isinstance(axis.extent, int) and axis.limit is None for axis in axes)
 
 
 def has_near_terms(contraction: Contraction) -> bool:
