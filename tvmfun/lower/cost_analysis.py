@@ -86,7 +86,8 @@ def _elements_read(kernel: Kernel) -> dict[Atom, Any]:
         wanted = max((read.get(out, 0) for out in equation.outputs), key=typical)
         for atom in dict.fromkeys(equation.inputs):
             size = atom.aval.size
-            more = min(size, wanted, key=typical) if equation.op.kind in ("pointwise", "injective") else size
+            is_lookup = equation.op.kind in ("pointwise", "injective") and not equation.op.window
+            more = min(size, wanted, key=typical) if is_lookup else size
             read[atom] = min(size, read.get(atom, 0) + more, key=typical)
     return read
 

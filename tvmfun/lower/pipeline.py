@@ -19,6 +19,7 @@ from tvmfun.lower.codegen.memory_plan import plan_memory
 from tvmfun.lower.codegen.native import Kernels, NativeModule
 from tvmfun.lower.codegen.relax_module import ModuleBuilder, ScheduledKernel, Step
 from tvmfun.lower.compile_log import stage
+from tvmfun.lower.fusion.column_sums import attach_column_sums
 from tvmfun.lower.fusion.fuse import fuse, style
 from tvmfun.lower.fusion.in_place import InPlace, plan_in_place
 from tvmfun.lower.fusion.kernel import Kernel
@@ -56,8 +57,9 @@ def rewritten(program: Program, target: Target) -> Program:
 
 def fused(program: Program, target: Target) -> list[Kernel]:
     """Stage 2, Program to kernels: groups equations into functions."""
-    kernels = fuse(program, style(target))
-    return merge_rows(kernels, program.outputs, is_gpu=not targets.is_cpu(target))
+    its = style(target)
+    kernels = merge_rows(fuse(program, its), program.outputs, its.is_gpu)
+    return attach_column_sums(kernels, program.outputs) if its.has_epilogues else kernels
 
 
 def fused_kernels(program: Program, target: Target, donated: Collection[int] = ()) -> list[tuple[Kernel, InPlace]]:

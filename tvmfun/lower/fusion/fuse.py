@@ -14,17 +14,16 @@ from heapq import heapify, heappop, heappush
 from tvm.target import Target
 
 from tvmfun import dtypes
-from tvmfun.core import dims
 from tvmfun.core.dims import typical
 from tvmfun.core.program import Atom, Literal, Program, Variable
 from tvmfun.lower import target as targets
-from tvmfun.lower.fusion.device_bits import on_device
+from tvmfun.lower.fusion.device_ops import on_device
 from tvmfun.lower.fusion.kernel import Kernel
+from tvmfun.lower.fusion.products import is_product
 from tvmfun.ops.control import switch
 from tvmfun.ops.conv import conv
 from tvmfun.ops.dot import dot_general
 from tvmfun.ops.pointwise import astype
-from tvmfun.ops.reduce import sum as sum_op
 from tvmfun.ops.shape import flip, pad, permute_dims
 
 # Larger kernels save no more memory traffic, and take long to compile.
@@ -105,8 +104,6 @@ class _Fusion:
     def run(self) -> list[Kernel]:
         for i in reversed(range(len(self.equations))):
             self.assign(i)
-        if self.style.has_epilogues:
-            self.attach_column_sums()
         self.drop_barriers()
         groups = dict.fromkeys(group for homes in self.homes for group in homes)
         return [self.kernel(group) for group in self.ordered(list(groups))]
@@ -199,6 +196,8 @@ class _Fusion:
             # Maps may turn out to compute the operands, too, so GPUs prefer to recompute.
             cores = [self.equations[group.core].op.kind for group in takers if group.core is not None]
             prefers = self.style.is_gpu and "reduction" not in cores
+            if before := self.bytes_before(i):  # a product would have it at hand
+                stored += self.nbytes(i) - 2 * before
             is_less = sum(cost.values()) < stored + prefers
             chosen = takers if is_less else [g for g in takers if cost[id(g)] == 0]
         else:
@@ -208,6 +207,23 @@ class _Fusion:
         for group in chosen:
             self.add(i, group)
         return [group for group in around if group not in chosen], bool(chosen)
+
+    def bytes_before(self, i: int) -> int:
+        """The bytes of the product that only this map reads, possibly through other maps; 0 if there is none.
+
+        The product can store the result of the map instead.
+        """
+        if not self.style.has_epilogues:
+            return 0
+        for atom in self.equations[i].inputs:
+            j = self.producer.get(atom)
+            if j is None or self.users[j] != [i] or j in self.returned or self.shape(j) != self.shape(i):
+                continue
+            if is_product(self.equations[j]):
+                return self.nbytes(j)
+            if self.equations[j].op.kind == "pointwise" and (before := self.bytes_before(j)):
+                return min(before, self.nbytes(j))
+        return 0
 
     def new_reads(self, group: _Group, i: int) -> int:
         """The additional bytes that a group has to read in order to compute an equation itself."""
@@ -239,7 +255,7 @@ class _Fusion:
 
         Products of GPUs may have one of several groups, and store their own result for the others.
         """
-        if self.style.has_epilogues and self.is_product(i):
+        if self.style.has_epilogues and is_product(self.equations[i]):
             for group in around:
                 waits = (self.reaches(other, group) for other in around if other is not group)
                 if self.writes_along(group, i) and self.has_room(group) and not any(waits):
@@ -258,49 +274,6 @@ class _Fusion:
         group.core = i
         self.add(i, group)
         return True
-
-    def attach_column_sums(self) -> None:
-        """Makes sums over the rows of what products compute, such as gradients of biases, part of the products."""
-        summed: set[int] = set()
-        for i, equation in enumerate(self.equations):
-            source = self.producer.get(equation.inputs[0]) if equation.op is sum_op else None
-            if source is None or [group.members for group in self.homes[i]] != [[i]] or not self.homes[source]:
-                continue
-            group = self.homes[source][-1]
-            if group.core is None or group.core in summed or not self.is_product(group.core):
-                continue
-            if self.sums_columns(i, group.core) and self.has_room(group):
-                self.homes[i][0].members = []
-                self.homes[i] = [group]
-                group.members.append(i)
-                summed.add(group.core)
-
-    def sums_columns(self, i: int, core: int) -> bool:
-        """Whether a sum reduces the rows of a product of two matrices, or the positions of a convolution."""
-        product, source = self.equations[core], self.equations[i].inputs[0].aval
-        rows = source.ndim - 1
-        if product.op is dot_general:
-            rows = product.inputs[0].aval.ndim - len(product.params["contract"][0])
-            if product.params["batch"][0]:
-                return False
-        is_sum = source.dtype == dtypes.float32 and self.equations[i].params["axis"] == (*range(rows),)
-        return is_sum and source.shape == self.shape(core)
-
-    def is_product(self, i: int) -> bool:
-        """Whether the equation is a product of matrices of floats, of static sizes, with rows and columns.
-
-        Convolutions without groups are such products.
-        """
-        equation = self.equations[i]
-        if equation.op not in (dot_general, conv) or dims.is_dynamic(tuple(a.aval.shape for a in equation.inputs)):
-            return False
-        dtype = equation.outputs[0].aval.dtype
-        if equation.op is conv:
-            has_free = equation.params["groups"] == 1
-        else:
-            shared, contracted = (len(equation.params[name][0]) for name in ("batch", "contract"))
-            has_free = all(atom.aval.ndim > shared + contracted for atom in equation.inputs)
-        return has_free and dtypes.is_float(dtype) and dtype.itemsize <= 4 and self.size(i) > 0
 
     def reads_others(self, group: _Group, i: int) -> bool:
         """Whether a group reads results of other groups than ``i``, for which it would have to wait."""
@@ -335,7 +308,12 @@ class _Fusion:
     def turns(self, i: int, user: int) -> bool:
         """Whether the equation changes the layout of a kernel that a convolution of a GPU reads wherever it is."""
         is_kernel = self.equations[user].op is conv and self.equations[user].inputs[0] not in self.equations[i].outputs
-        return self.style.has_epilogues and is_kernel and self.is_product(user) and self.equations[i].op in _TURNS
+        return (
+            self.style.has_epilogues
+            and is_kernel
+            and is_product(self.equations[user])
+            and self.equations[i].op in _TURNS
+        )
 
     def is_widening(self, i: int) -> bool:
         """Whether the equation is a conversion of narrow numbers that a product applies while it reads them."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from tvmfun.core.dims import typical
 from tvmfun.core.program import Atom, Equation, Variable
-from tvmfun.lower.fusion.device_bits import device_bits
+from tvmfun.lower.fusion.device_ops import device_bits
 from tvmfun.lower.fusion.fuse import MAX_EQUATIONS
 from tvmfun.lower.fusion.kernel import Kernel
 from tvmfun.ops.shape import broadcast_to, iota, reshape

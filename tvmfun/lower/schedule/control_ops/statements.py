@@ -22,6 +22,7 @@ from tvmfun.core.array import ShapeDtype
 from tvmfun.core.inline import subprograms
 from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
 from tvmfun.lower import target as targets
+from tvmfun.lower.fusion.column_sums import attach_column_sums
 from tvmfun.lower.fusion.fuse import fuse, style
 from tvmfun.lower.fusion.in_place import InPlace, Overwrite, can_be_in_place
 from tvmfun.lower.fusion.kernel import Kernel
@@ -82,7 +83,10 @@ class StatementBuilder:
     def _kernels(self, program: Program) -> list[Kernel]:
         """The kernels of a Program; it is kept alive, so that its ``id`` stays unique."""
         if id(program) not in self._fused:
-            self._fused[id(program)] = program, fuse(program, style(self.target))
+            its = style(self.target)
+            kernels = fuse(program, its)
+            kernels = attach_column_sums(kernels, program.outputs) if its.has_epilogues else kernels
+            self._fused[id(program)] = program, kernels
         return self._fused[id(program)][1]
 
     def scheduled(self, kernel: Kernel) -> tirx.PrimFunc:

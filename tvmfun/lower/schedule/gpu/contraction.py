@@ -20,11 +20,12 @@ from tvm.tirx import Buffer, Stmt
 from tvmfun.core import dims
 from tvmfun.core.expressions import of_size
 from tvmfun.lower.schedule.gpu import operands, tiles, vectors
+from tvmfun.lower.schedule.gpu.column_sums import ColumnSum, without_column_sums
 from tvmfun.lower.schedule.gpu.columns import emit_columns
 from tvmfun.lower.schedule.gpu.launch import over_points
 from tvmfun.lower.schedule.gpu.mainloops import MainLoop
 from tvmfun.lower.schedule.gpu.operands import TileLoader
-from tvmfun.lower.schedule.gpu.products import HALF, ColumnSum, Product, match, with_epilogues, without_column_sums
+from tvmfun.lower.schedule.gpu.products import HALF, Product, match, with_epilogues
 from tvmfun.lower.schedule.gpu.results import Epilogue
 from tvmfun.lower.schedule.gpu.vectors import address, call
 from tvmfun.lower.schedule.stage_passes import inline_maps

@@ -33,7 +33,7 @@ def emit_maps(stages: Sequence[Stage], private: Sequence[Buffer] = ()) -> Stmt:
     lead = stages[0]
     if not lead.space:
         point = Axis(ir.Var("point", ir.PrimType("int32")), 1)
-        return over_points(1, lambda _: _Vector(stages, private, {}, point, 1).emit(lambda k: {}))
+        return over_points(1, lambda _: VectorOfMaps(stages, private, {}, point, 1).emit(lambda k: {}))
     count = fusable(stages, lead.space)
     outer, inner = list(lead.space[: len(lead.space) - count]), list(lead.space[len(lead.space) - count :])
     lanes = _lanes(stages, outer, inner)
@@ -46,7 +46,7 @@ def emit_maps(stages: Sequence[Stage], private: Sequence[Buffer] = ()) -> Stmt:
 
         def vector(start: Expr, width: int) -> Stmt:
             at = lambda k: {**env, **indices_at(stages, inner, start + k)}
-            return _Vector(stages, private, _vector_loads(stages, outer, inner, width), inner[-1], width).emit(at)
+            return VectorOfMaps(stages, private, vector_loads(stages, outer, inner, width), inner[-1], width).emit(at)
 
         start = env[number.var] * lanes
         if not has_tail:
@@ -59,7 +59,7 @@ def emit_maps(stages: Sequence[Stage], private: Sequence[Buffer] = ()) -> Stmt:
 
 def _lanes(stages: Sequence[Stage], outer: Sequence[Axis], inner: Sequence[Axis]) -> int:
     """The elements per thread: up to 16 bytes, unless that leaves the device idle or rows have a remainder."""
-    vectors = [stage.output for stage in stages] + [load.source for load in _vector_loads(stages, outer, inner, 1)]
+    vectors = [stage.output for stage in stages] + [load.source for load in vector_loads(stages, outer, inner, 1)]
     sizes = [build.bits(str(buffer.dtype)) // 8 for buffer in vectors if str(buffer.dtype) != "bool"]
     lanes = min(MOST_LANES, VECTOR_BYTES // max(sizes, default=4))
     points = volume([*outer, *inner])
@@ -74,7 +74,7 @@ def _divides(number: int, size) -> bool:
     return not isinstance(rest, dims.Dim) and rest == 0
 
 
-def _vector_loads(
+def vector_loads(
     stages: Sequence[Stage], outer: Sequence[Axis], inner: Sequence[Axis], width: int
 ) -> list[ir.TensorLoad]:
     """The distinct loads of inputs that are contiguous along ``inner`` and start at multiples of ``width``."""
@@ -116,7 +116,7 @@ def starts_at_multiple(load: ir.TensorLoad, inner: Sequence[Axis], domain: Seque
 
 
 @dataclass
-class _Vector:
+class VectorOfMaps:
     """The statements for one vector of elements.
 
     Args:
@@ -133,9 +133,14 @@ class _Vector:
     like: Axis
     width: int
 
-    def emit(self, at: Callable[[Expr], Env]) -> Stmt:
-        """The statements; ``at`` gives the values of the first stage's axes for an element's number."""
-        single = len(self.stages) == 1 and self.width == 1
+    def emit(self, at: Callable[[Expr], Env], use: Callable[[dict[Buffer, Buffer]], Stmt] | None = None) -> Stmt:
+        """The statements.
+
+        Args:
+            at: gives the values of the first stage's axes for an element's number.
+            use: a statement that reads results in registers, by the outputs.
+        """
+        single = len(self.stages) == 1 and self.width == 1 and use is None
         if single:
             return self.stages[0].store(at(0), build.substitute(self.stages[0].value, at(0)))
         copies = {} if self.width == 1 else {load: registers(self.width, str(load.ty), "x") for load in self.loads}
@@ -153,7 +158,8 @@ class _Vector:
             for stage in self.stages
             if not contains(self.private, stage.output)
         ]
-        return build.seq(*map(AllocBuffer, (*copies.values(), *results.values())), *read, compute, *write)
+        used = [use(results)] if use else []
+        return build.seq(*map(AllocBuffer, (*copies.values(), *results.values())), *read, compute, *used, *write)
 
     def _copy(self, buffer: Buffer, make: Callable[[Expr], Stmt]) -> Stmt:
         loop = build.unrolled if str(buffer.dtype) == "bool" else build.vectorized

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from tvm import ir, tirx
 from tvm.tirx import Buffer
 
-from tvmfun.core.expressions import to_size
 from tvmfun.lower.schedule.stages import AnyStage, Stage, contains, is_aligned, is_map, reads_of, same_extents
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Expr, Size, volume
@@ -131,47 +130,6 @@ def with_epilogues(stages: Sequence[AnyStage], temps: Sequence[Buffer]) -> Stage
     if any(reads_of(core, stage.output) for stage in unknown):
         return None
     return replace(core, epilogues=(*core.epilogues, *own))
-
-
-@dataclass(frozen=True, eq=False)
-class ColumnSum:
-    """A sum over the rows of what a product computes.
-
-    Args:
-        stage: the reduction.
-        terms: the map of its terms, over rows and columns.
-    """
-
-    stage: Stage
-    terms: Stage
-
-    @property
-    def over_terms(self) -> Stage:
-        """The sum of stored terms."""
-        return replace(self.stage, value=self.terms.output[self.terms.index])
-
-    def over_tiles(self, parts: Buffer) -> Stage:
-        """The sum of ``parts``, the sums of tiles of rows by tile and column."""
-        tile = Axis.fresh(self.stage.reduce[0], to_size(parts.shape[0]))
-        column = build.flatten(self.stage.space, {axis.var: axis.var for axis in self.stage.space})
-        return replace(self.stage, reduce=(tile,), value=parts[tile.var, column])
-
-
-def without_column_sums(stages: Sequence[AnyStage]) -> tuple[list[AnyStage], list[ColumnSum]]:
-    """The stages with maps of their terms instead of sums over axes that are not the last ones, and these sums."""
-    result: list[AnyStage] = []
-    sums: list[ColumnSum] = []
-    for stage in stages:
-        is_sum = isinstance(stage, Stage) and stage.combine is tirx.Add and stage.dtype == "float32"
-        if not is_sum or isinstance(stage.value, tirx.Mul) or not stage.space or stage.epilogues:
-            result.append(stage)
-            continue
-        axes = (*stage.reduce, *stage.space)
-        output = build.buffer([axis.extent for axis in axes], "float32", "terms")
-        terms = Stage("terms", axes, (), output, tuple(axis.var for axis in axes), stage.value)
-        result.append(terms)
-        sums.append(ColumnSum(stage, terms))
-    return result, sums
 
 
 def _only_moves(value: Expr) -> bool:

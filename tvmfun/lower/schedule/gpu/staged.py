@@ -12,6 +12,7 @@ from tvm.tirx import AllocBuffer, Buffer, Stmt
 
 from tvmfun.lower.schedule.cpu.contraction import match
 from tvmfun.lower.schedule.gpu.blocks import emit_block
+from tvmfun.lower.schedule.gpu.column_sums import SummedMaps
 from tvmfun.lower.schedule.gpu.columns import emit_columns
 from tvmfun.lower.schedule.gpu.elementwise import emit_maps
 from tvmfun.lower.schedule.gpu.reducers import ArgStage, with_arg_stages
@@ -51,6 +52,9 @@ def schedule_in_place(function: tirx.PrimFunc, in_place: Sequence[tuple[Buffer, 
         return None
     stages = without_empty(stages)
     stages = [stage for stage in stages if not any(is_copy(stage, *pair) for pair in in_place)]
+    summed = SummedMaps.match(stages, temps)
+    if summed is not None:
+        return _with_body(function, summed.emit(), (), in_place, "columns")
     stages = attach_epilogues(small_first(inline_maps(stages, temps, branches=True)), temps)
     if any(match(stage) for stage in stages):
         return None
@@ -59,6 +63,17 @@ def schedule_in_place(function: tirx.PrimFunc, in_place: Sequence[tuple[Buffer, 
     if not all(may_overwrite(groups, *pair) for pair in in_place):
         return None
     launches = [launch for group in groups for launch in _emit(group, stages, temps)]
+    return _with_body(function, launches, temps, in_place, _rule(groups))
+
+
+def _with_body(
+    function: tirx.PrimFunc,
+    launches: Sequence[Stmt],
+    temps: Sequence[Buffer],
+    in_place: Sequence[tuple[Buffer, Buffer]],
+    rule: str,
+) -> tirx.PrimFunc:
+    """The kernel with launches as its body."""
     body = build.seq(*launches) if launches else tirx.Evaluate(0)
     params = list(function.params)
     for source, output in in_place:
@@ -68,7 +83,7 @@ def schedule_in_place(function: tirx.PrimFunc, in_place: Sequence[tuple[Buffer, 
     body = build.seq(*(AllocBuffer(buffer) for buffer in temps if buffer in used), body)
     root = SBlockRealize([], True, SBlock([], [], [], "root", body))
     function = tirx.PrimFunc(params, root, function.ret_type, function.attrs)
-    return function.with_attr("tvmfun.rule", _rule(groups))
+    return function.with_attr("tvmfun.rule", rule)
 
 
 def _prepare(stages: Sequence[AnyStage], temps: Sequence[Buffer]) -> tuple[list[AnyStage], list[Buffer]]:

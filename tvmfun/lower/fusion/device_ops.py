@@ -1,10 +1,13 @@
-"""Random bits as a device function on GPUs, which kernels call for the elements that they need.
+"""Ops that GPUs compute element by element, so that they are fused, where CPUs have loops of their own.
 
-As a loop nest of its own, the block function of Threefry stores its bits, and the mask that is made of them reads them
-again. A call of a function is one element of an expression, so it is fused like any other.
+Random bits are calls of a device function: as a loop nest of its own, the block function of Threefry stores its bits,
+and the mask that is made of them reads them again. The gradient of pooling by windows that do not overlap is a choice
+between the one cotangent that an element may get and 0.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from tvm import te, tirx
 from tvm.backend.cuda.op import cuda_func_call
@@ -12,6 +15,7 @@ from tvm.backend.cuda.op import cuda_func_call
 from tvmfun.core.op import Op
 from tvmfun.core.program import Equation
 from tvmfun.ops.bits import threefry2x32
+from tvmfun.ops.conv import window_put
 from tvmfun.ops.shape import ravel_index
 
 _SOURCE = r"""#ifndef tvmfun_threefry_defined
@@ -59,6 +63,15 @@ def _compute(key: te.Tensor, base: te.Tensor, *, shape: tuple[int, ...], word: s
 device_bits = Op("threefry2x32", "injective", threefry2x32.shape, _compute, (None, None), inexpensive=False)
 
 
+#: The record of :data:`~tvmfun.ops.conv.window_put` for windows that do not overlap: a map. Only fusion knows it.
+window_unpool = replace(window_put, kind="injective", inexpensive=True, window=False)
+
+
 def on_device(equation: Equation) -> Equation:
-    """The equation, with random bits as calls of a device function."""
-    return equation._replace(op=device_bits) if equation.op is threefry2x32 else equation
+    """The equation with the op as GPUs compute it."""
+    if equation.op is threefry2x32:
+        return equation._replace(op=device_bits)
+    if equation.op is window_put:
+        pairs = zip(equation.params["window"], equation.params["stride"], strict=True)
+        return equation._replace(op=window_unpool) if all(size <= step for size, step in pairs) else equation
+    return equation
