@@ -62,6 +62,18 @@ def test_alone_no_other_op_changes(name: str):
         assert mixed == plain
 
 
+def test_tensorfloat32_is_a_parameter_of_every_product_and_of_nothing_else():
+    for name, cases in CASES.items():
+        op, case = REGISTRY[name], cases[0]
+        narrow = [x.astype(np.float32) if x.dtype == np.float64 else x for x in case.arguments]
+        params = {k: "int32" if (name, v) == ("bitcast", "int64") else v for k, v in case.params.items()}
+        apply = lambda *xs, op=op, params=params: op(*xs, **params)
+        mixed, plain = (str(tvmfun.trace(f)(*narrow)) for f in (amp(apply, "tensorfloat32"), apply))
+        is_product = op.precision in ("low", "summing")
+        assert ("precision='tensorfloat32'" in mixed) == is_product
+        assert is_product or mixed == plain
+
+
 @pytest.mark.quick("bfloat16-conv")
 @pytest.mark.parametrize("name", ["dot_general", "conv", "conv_kernel_gradient"])
 @pytest.mark.parametrize("dtype", HALVES)

@@ -10,7 +10,7 @@ from tvmfun import numpy as tnp
 from tvmfun.core import dims
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
-from tvmfun.numpy.products import check_precision
+from tvmfun.numpy.products import check_precision, reduced_precision
 from tvmfun.numpy.promotion import NestedArrayLike, operands
 from tvmfun.ops import conv as conv_ops
 from tvmfun.typing import DTypeLike
@@ -163,7 +163,7 @@ def conv_general_dilated(
         feature_group_count: the number of groups that channels are split into.
         batch_group_count: the number of groups that the batch is split into; each is convolved with its part of the
             output channels of the kernel.
-        precision: accepted and without effect: float32 products are always exact float32.
+        precision: ``"high"`` allows GPUs to round float32 factors to 11 bits; see :class:`tvmfun.lax.Precision`.
         preferred_element_type: the dtype to multiply, to sum and to return in; by default that of the arrays.
 
     Raises:
@@ -210,6 +210,7 @@ def conv_general_dilated(
         dilation=dilation,
         kernel_dilation=kernel_dilation,
         groups=feature_group_count,
+        **reduced_precision(x.dtype, precision),
     )
     return tnp.permute_dims(result, tuple(back.index(axis) for axis in range(result.ndim)))
 

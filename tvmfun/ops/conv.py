@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from tvm import te, tirx
 
@@ -111,6 +111,7 @@ def _conv_shape(
     dilation: Ints,
     kernel_dilation: Ints,
     groups: int,
+    precision: Literal["tensorfloat32"] | None = None,
 ) -> ShapeDtype:
     if x.dtype != w.dtype or not dtypes.is_float(x.dtype):
         raise DtypeError("conv", "the array and the kernel must have one float dtype", got=f"{x} and {w}")
@@ -130,7 +131,9 @@ def _conv_shape(
     return ShapeDtype((x.shape[0], *sizes, w.shape[-1]), x.dtype)
 
 
-def _conv(x: te.Tensor, w: te.Tensor, *, stride, padding, dilation, kernel_dilation, groups) -> te.Tensor:
+def _conv(
+    x: te.Tensor, w: te.Tensor, *, stride, padding, dilation, kernel_dilation, groups, precision: str | None = None
+) -> te.Tensor:
     kernel, (channels, features) = plain(tuple(w.shape))[:-2], plain(tuple(w.shape))[-2:]
     sizes = _output_sizes(plain(tuple(x.shape))[1:-1], kernel, stride, padding, dilation, kernel_dilation)
     source = _with_margins(x, padding, dilation)
@@ -152,7 +155,9 @@ def _conv_vjp_array(g: Array, out: Array, x: Array, w: Array, **params: Any) -> 
     return _input_gradient(g, w, x.shape, **params)
 
 
-def _input_gradient(g: Array, w: Array, shape: Ints, *, stride, padding, dilation, kernel_dilation, groups) -> Array:
+def _input_gradient(
+    g: Array, w: Array, shape: Ints, *, stride, padding, dilation, kernel_dilation, groups, **precision: Any
+) -> Array:
     """A convolution of the cotangent, strides and dilation exchanged, with the flipped and transposed kernel."""
     spatial = w.ndim - 2
     flipped = shapes.flip(w, axes=tuple(range(spatial)))
@@ -179,6 +184,7 @@ def _input_gradient(g: Array, w: Array, shape: Ints, *, stride, padding, dilatio
         dilation=stride,
         kernel_dilation=kernel_dilation,
         groups=groups,
+        **precision,
     )
 
 
@@ -208,6 +214,7 @@ def _conv_flops(out: ShapeDtype, x: ShapeDtype, w: ShapeDtype, *, dilation: Ints
 
 #: ``conv(x, w, stride=, padding=, dilation=, kernel_dilation=, groups=)``: the cross-correlation every framework calls
 #: convolution. ``dilation`` puts holes between the elements of ``x`` (a transposed convolution).
+#: ``precision="tensorfloat32"`` allows factors in float32 to be rounded to 11 bits, on GPUs.
 conv = register(
     Op(
         "conv",
@@ -234,6 +241,7 @@ def _kernel_gradient_shape(
     dilation: Ints,
     kernel_dilation: Ints,
     groups: int,
+    precision: Literal["tensorfloat32"] | None = None,
 ) -> ShapeDtype:
     if x.dtype != g.dtype or not dtypes.is_float(x.dtype):
         raise DtypeError("conv_kernel_gradient", "both arrays must have one float dtype", got=f"{x} and {g}")
@@ -249,7 +257,18 @@ def _kernel_gradient_shape(
     return ShapeDtype((*kernel, x.shape[-1] // groups, g.shape[-1]), x.dtype)
 
 
-def _kernel_gradient(x: te.Tensor, g: te.Tensor, *, kernel, stride, padding, dilation, kernel_dilation, groups):
+def _kernel_gradient(
+    x: te.Tensor,
+    g: te.Tensor,
+    *,
+    kernel,
+    stride,
+    padding,
+    dilation,
+    kernel_dilation,
+    groups,
+    precision: str | None = None,
+) -> te.Tensor:
     channels, features = plain(x.shape[-1]) // groups, plain(g.shape[-1])
     source = _with_margins(x, padding, dilation)
     n = te.reduce_axis((0, plain(x.shape[0])), "n")

@@ -38,7 +38,15 @@ def _spread_out(x: np.ndarray, padding: Padding, dilation: Ints) -> np.ndarray:
     return pad(x, 0, tuple(p[0] for p in around), tuple(p[1] for p in around), between)
 
 
-def _patches(x: np.ndarray, kernel: Ints, stride: Ints, padding: Padding, dilation: Ints, kernel_dilation: Ints) -> Any:
+def _patches(
+    x: np.ndarray,
+    kernel: Ints,
+    stride: Ints,
+    padding: Padding,
+    dilation: Ints,
+    kernel_dilation: Ints,
+    precision: str | None = None,
+) -> Any:
     """The elements that each point of a kernel is multiplied by: ``[examples, *positions, *kernel, channels]``."""
     source = _spread_out(x, padding, dilation)
     spans = [(k - 1) * d + 1 for k, d in zip(kernel, kernel_dilation, strict=True)]

@@ -33,8 +33,8 @@ class PrecisionPolicy:
         dtype: ``"bfloat16"``, which has the range of float32 but 8 bits of precision, or ``"float16"``, which has 11
             but overflows beyond 65504 and needs a loss scale, such as :class:`tvmfun.optim.DynamicLossScale`. Or
             ``"tensorfloat32"``: arrays stay in float32, and the factors of products may be rounded to 11 bits, by
-            tensor cores of GPUs and by CPUs with AMX (see :class:`tvmfun.lax.Precision`); in convolutions, and on
-            other CPUs, that changes nothing.
+            tensor cores of GPUs and by CPUs with AMX (see :class:`tvmfun.lax.Precision`). On other CPUs, and in
+            convolutions on any CPU, that changes nothing.
         only_products: whether products alone read half precision, and return float32. Otherwise their results, and
             values computed from them, stay in half precision up to the next op that needs float32: sums and
             normalizations, exponentials, logarithms and the like.
@@ -153,7 +153,8 @@ def _apply(equation: Equation, values: Sequence[_Value], policy: PrecisionPolicy
         inner = {key: _inside(value, policy) for key, value in params.items()}
         return op(*operands(as_traced), **inner), True
     if policy.dtype == TENSORFLOAT32:
-        reduced = {"precision": TENSORFLOAT32} if op.precision == "summing" and are_wide else {}
+        is_product = op.precision in ("low", "summing")
+        reduced = {"precision": TENSORFLOAT32} if is_product and are_wide else {}
         return op(*operands(as_traced), **{**params, **reduced}), True
     as_half = lambda x: _as(x, policy.dtype)
     if op.precision == "summing" and are_wide and (policy.only_products or op.factors is not None):

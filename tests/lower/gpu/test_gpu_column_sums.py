@@ -54,6 +54,21 @@ def test_a_sum_that_other_maps_need_is_not_part_of_them():
     check(centre, values((50, 40), "float32"))
 
 
+def test_maps_of_the_terms_join_them():
+    def normalized(x, y, m, s):
+        """A result in half precision, and a sum of what is computed from it, a mask and a statistic."""
+        z = (x * y).astype("bfloat16")
+        return z, tnp.sum(tnp.where(m, z.astype("float32") * (y - s), 0), 0)
+
+    arrays = numbers((96, 40)), numbers((96, 40), 1), numbers((96, 40), 2) > 0, numbers((40,), 3)
+    assert len(kernels_of(normalized, *arrays)) == 1
+    assert check(normalized, *arrays).rules == ["columns"]
+    # What is only known after the terms are stored cannot be part of the sum.
+    late = lambda x, y: (x * y, tnp.sum((x * y - tnp.mean(x * y, 0)) * y, 0))
+    assert len(kernels_of(late, *arrays[:2])) > 1
+    check(late, numbers((64, 40)), numbers((64, 40), 1))
+
+
 def test_one_sum_is_part_of_a_kernel_and_the_others_are_not():
     def both(x, y):
         z = tnp.where(x > y, x, 0)

@@ -13,7 +13,7 @@ from tvm import tirx
 
 import tvmfun
 import tvmfun.numpy as tnp
-from tvmfun import ShapeDtype, lax, nn
+from tvmfun import ShapeDtype, nn
 from tvmfun.lower.schedule.gpu import tiles
 from tvmfun.lower.schedule.gpu.layouts import Swizzled
 from tvmfun.lower.schedule.gpu.mainloops import TensorCores
@@ -51,17 +51,83 @@ def test_products_are_those_of_the_cpu(layout, sizes, dtype, smallest):
     assert check(LAYOUTS[layout], *factors(layout, *sizes, dtype), arch=ARCH, orders=3) == ["product"]
 
 
+def in_tensorfloat32(layout):
+    of = lambda x, flag: x.T if flag == "t" else x
+    return lambda x, y: tnp.matmul(of(x, layout[0]), of(y, layout[1]), precision="tensorfloat32")
+
+
 @needs_gxx
 @pytest.mark.slow
 @pytest.mark.parametrize("tile", [WIDE[0], WIDE[-1]], ids=size_of)
 @pytest.mark.parametrize("sizes", [(72, 80, 456), (33, 24, 41)], ids=str)
-def test_tensorfloat32_rounds_the_factors_and_nothing_else(sizes, tile, monkeypatch):
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_tensorfloat32_rounds_the_factors_and_nothing_else(layout, sizes, tile, monkeypatch):
     monkeypatch.setattr(tiles, "choose", lambda *_: (tile, 1))
-    x, y = factors("nt", *sizes, "float32")
-    (result,), rules = emulate(lambda x, y: lax.dot(x, y.T, precision="high"), x, y, arch=ARCH)
+    arrays = factors(layout, *sizes, "float32")
+    (result,), rules = emulate(in_tensorfloat32(layout), *arrays, arch=ARCH)
     assert rules == ["product"]
-    np.testing.assert_allclose(result, rounded_to_tf32(x).astype("float64") @ rounded_to_tf32(y).T, atol=5e-5)
-    assert np.abs(result - x.astype("float64") @ y.T).max() > 1e-3
+    x, y = (array.T if flag == "t" else array for array, flag in zip(arrays, layout, strict=True))
+    np.testing.assert_allclose(result, rounded_to_tf32(x).astype("float64") @ rounded_to_tf32(y), atol=1e-4)
+    assert np.abs(result - x.astype("float64") @ y).max() > 1e-3
+
+
+@needs_gxx
+@pytest.mark.slow
+def test_computed_factors_of_tensorfloat32_are_turned(smallest):
+    def gradients(x, w, g):
+        layer = tvmfun.amp(lambda x, w: nn.functional.gelu(x) @ w, "tensorfloat32")
+        return tvmfun.vjp(layer, x, w)[1](g)
+
+    draw = lambda *shape: random(*shape, dtype="float32")
+    arrays = draw(70, 33), draw(33, 40), draw(70, 40)
+    assert check(gradients, *arrays, arch=ARCH, tolerance=4e-3).count("product") == 2
+    stacked = lambda x, y: tnp.matmul(tnp.swapaxes(x, 1, 2), y, precision="tensorfloat32")
+    check(stacked, draw(3, 45, 33), draw(3, 45, 40), arch=ARCH, tolerance=4e-3)
+
+
+CONVOLUTIONS = {
+    "plain": {},
+    "strided": {"window_strides": (2, 1)},
+    "dilated": {"rhs_dilation": (2, 2)},
+    "transposed": {"lhs_dilation": (2, 3)},
+    "groups": {"feature_group_count": 2},
+}
+
+
+@needs_gxx
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions_in_tensorfloat32_and_their_derivatives(name, smallest):
+    """The factors of all derivatives are rounded, and nothing else is: integers of a few bits are exact."""
+    options = CONVOLUTIONS[name]
+    channels = 8 // options.get("feature_group_count", 1)
+    numbers = lambda *shape: np.random.default_rng(len(shape)).integers(-4, 4, shape).astype("float32")
+    x, w = numbers(2, 9, 8, 8), numbers(3, 3, channels, 24)
+    plain = lambda x, w: convolution(x, w, **options)
+    reduced = lambda x, w: convolution(x, w, precision="high", **options)
+    g = numbers(*plain(x, w).shape)
+
+    def derivatives(f):
+        first = lambda x, w, g: tvmfun.vjp(f, x, w)[1](g)
+        return lambda x, w, g: (f(x, w), *tvmfun.jvp(lambda *args: first(*args), (x, w, g), (x, w, g))[1])
+
+    results, rules = emulate(derivatives(reduced), x, w, g, arch=ARCH, orders=1)
+    for ours, theirs in zip(results, derivatives(plain)(x, w, g), strict=True):
+        np.testing.assert_array_equal(ours, np.asarray(theirs))
+    text = str(tvmfun.trace(derivatives(reduced))(x, w, g))
+    products = text.count(" conv(") + text.count(" conv_kernel_gradient(")
+    assert products == text.count("precision='tensorfloat32'") == 5
+    assert name == "groups" or rules.count("product") >= 5
+
+
+def test_mixed_precision_of_tensorfloat32_includes_convolutions():
+    spec = lambda *shape: ShapeDtype(shape, "float32")
+    layer = tvmfun.amp(lambda x, w: tnp.sum(nn.functional.relu(convolution(x, w))), "tensorfloat32")
+    kernels = scheduled(tvmfun.grad(layer, (0, 1)), spec(32, 16, 16, 64), spec(3, 3, 64, 64), arch=ARCH)
+    units = [str(one.function.attrs[tiles.UNITS]) for one in kernels if one.rule == "product"]
+    assert len(units) == 3 and all(unit.endswith(" tf32") for unit in units)
+    half = str(tvmfun.trace(tvmfun.amp(layer, "tensorfloat32"))(spec(2, 8, 8, 3), spec(3, 3, 3, 4)))
+    assert "bfloat16" not in half
 
 
 @needs_gxx
@@ -181,12 +247,10 @@ def test_large_products_use_warpgroups_where_there_are_some(dtype):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_tensorfloat32_needs_neighbouring_terms(layout):
+def test_tensorfloat32_uses_warpgroups_in_all_layouts(layout):
     specs = [ShapeDtype((2048, 2048), "float32")] * 2
-    of = lambda x, flag: x.T if flag == "t" else x
-    product = lambda x, y: tnp.matmul(of(x, layout[0]), of(y, layout[1]), precision="tensorfloat32")
-    (kernel,) = (one for one in scheduled(product, *specs, arch=ARCH) if one.rule == "product")
-    assert ("_wgmma_multiply" in kernel.function.script()) == (layout == "nt")
+    (kernel,) = scheduled(in_tensorfloat32(layout), *specs, arch=ARCH)
+    assert kernel.rule == "product" and "_kk_wgmma_multiply" in kernel.function.script()
 
 
 @needs_nvcc
@@ -195,12 +259,15 @@ def test_tensorfloat32_needs_neighbouring_terms(layout):
 def test_no_tile_needs_memory_for_registers(dtype, monkeypatch, tmp_path):
     precision = "tensorfloat32" if dtype == "tf32" else None
     layer = lambda x, w, b: nn.functional.gelu(tnp.matmul(x, w.T, precision=precision) + b)
+    turned = lambda x, w, b: nn.functional.gelu(tnp.matmul(x.T, w, precision=precision) + b)
     sources = {}
     for tile in WIDE if dtype == "tf32" else HALF:
         monkeypatch.setattr(tiles, "choose", lambda *_, tile=tile: (tile, 1))
         for m, n, k in SIZES.values():
             types = [ShapeDtype(shape, "float32" if precision else dtype) for shape in ((m, k), (n, k), (n,))]
             sources[size_of(tile), m, n, k] = product_of(layer, *types, arch=ARCH)[1]
+            types = [ShapeDtype(shape, "float32" if precision else dtype) for shape in ((k, m), (k, n), (n,))]
+            sources[size_of(tile), m, n, k, "turned"] = product_of(turned, *types, arch=ARCH)[1]
     for case, kernels in zip(sources, resources(list(sources.values()), ARCH, tmp_path), strict=True):
         for used in kernels:
             assert (used.spilled_bytes, used.stack_bytes) == (0, 0), case

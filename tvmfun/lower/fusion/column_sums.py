@@ -25,41 +25,49 @@ def attach_column_sums(kernels: Sequence[Kernel], returned: Sequence[Atom]) -> l
         returned: the outputs of the Program.
     """
     result: list[Kernel | None] = list(kernels)
-    makers: dict[int, list[int]] = {}  # the positions of the kernels that have an equation
-    for i, kernel in enumerate(kernels):
-        for equation in kernel.equations:
-            makers.setdefault(id(equation), []).append(i)
+    ready: dict[Atom, int] = {}  # the kernels after which values can be read
+    makers: dict[Atom, list[int]] = {}  # the kernels that compute values, stored or not
     readers: dict[Atom, set[int]] = {}
     for i, kernel in enumerate(kernels):
+        ready.update((out, i) for out in kernel.outputs)
+        for out in (out for equation in kernel.equations for out in equation.outputs):
+            makers.setdefault(out, []).append(i)
         for atom in kernel.inputs:
             readers.setdefault(atom, set()).add(i)
-    producers = {id(out): equation for kernel in kernels for equation in kernel.equations for out in equation.outputs}
     for i, kernel in enumerate(kernels):
         *maps, last = kernel.equations
         if last.op is not sum_op or kernel.outputs != last.outputs:
             continue
-        source = producers.get(id(last.inputs[0]))
-        if source is None:
-            continue
-        for j in makers[id(source)]:
+        reads = [atom for atom in (*kernel.inputs, *last.inputs) if atom in makers]
+        for j in sorted({j for atom in reads for j in makers[atom] if j < i}):
             into = result[j]
-            has_maps = all(j in makers[id(equation)] for equation in maps)
-            if j < i and into is not None and has_maps and _takes(into, last):
-                result[i] = None
-                for atom in kernel.inputs:
-                    readers[atom].discard(i)
-                is_needed = lambda out: bool(readers.get(out)) or out in returned
-                kept = tuple(out for out in into.outputs if is_needed(out))
-                result[j] = Kernel((*into.equations, last), into.inputs, (*kept, *last.outputs))
-                break
+            if into is None or not all(j in makers.get(a, ()) or ready.get(a, -1) < j for a in kernel.inputs):
+                continue
+            known = set(map(id, into.equations))
+            joined = (*into.equations, *(equation for equation in maps if id(equation) not in known))
+            if not _takes(into, joined[len(into.equations) :], last):
+                continue
+            result[i] = None
+            for atom in kernel.inputs:
+                readers[atom].discard(i)
+            computed = {out for equation in joined for out in equation.outputs}
+            inputs = dict.fromkeys((*into.inputs, *(atom for atom in kernel.inputs if atom not in computed)))
+            for atom in inputs:
+                readers.setdefault(atom, set()).add(j)
+            kept = tuple(out for out in into.outputs if readers.get(out) or out in returned)
+            result[j] = Kernel((*joined, last), tuple(inputs), (*kept, *last.outputs))
+            ready[last.outputs[0]] = j
+            break
     return [kernel for kernel in result if kernel is not None]
 
 
-def _takes(kernel: Kernel, total: Equation) -> bool:
-    """Whether a kernel can add up the columns of a value that it computes."""
-    if kernel.is_view or len(kernel.equations) >= MAX_EQUATIONS:
+def _takes(kernel: Kernel, maps: Sequence[Equation], total: Equation) -> bool:
+    """Whether a kernel can add up the columns of a value that it computes, or that maps compute of its values."""
+    if kernel.is_view or len(kernel.equations) + len(maps) >= MAX_EQUATIONS:
         return False
     terms = total.inputs[0].aval
+    if not all(equation.op.kind == "pointwise" and equation.outputs[0].aval.shape == terms.shape for equation in maps):
+        return False
     if terms.dtype != dtypes.float32 or dims.is_dynamic(terms.shape):
         return False
     axis = total.params["axis"]

@@ -53,6 +53,7 @@ def _conv(
     dilation: Ints,
     kernel_dilation: Ints,
     groups: int,
+    precision: str | None = None,
 ) -> str:
     """Channels last here, first there; what ONNX has no attribute for is padding before."""
     rank = x.ndim - 2

@@ -100,9 +100,8 @@ class _Kernel:
         """Chooses the tiles and how they are read, for factors that are multiplied as ``format``."""
         sides = product.left, product.right
         readings = [operands.reading(side, product) for side in sides]
-        left_by_term, right_by_term = (reading.by_term and format != "float32" for reading in readings)
-        tile, splits = tiles.choose(format, dims.typical(product.sizes), arch, (left_by_term, right_by_term))
-        loop = tile.loop(format, left_by_term, right_by_term)
+        tile, splits = tiles.choose(format, dims.typical(product.sizes), arch)
+        loop = tile.loop(format, *(tile.kind.keeps_by_term(format, reading.by_term) for reading in readings))
         thread, block = ir.Var("thread", _INT), ir.Var("block", _INT)
         loaders = [
             TileLoader(side, product, reading, loop.threads, thread, layout, loop.needs_rounded)

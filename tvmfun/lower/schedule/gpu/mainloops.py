@@ -44,6 +44,11 @@ class MainLoop:
     #: products of a step may be unfinished when the next one begins, and `source` defines ``NAME_finish(sums)``.
     is_asynchronous: ClassVar[bool] = False
 
+    @classmethod
+    def keeps_by_term(cls, dtype: str, is_read_by_term: bool) -> bool:
+        """Whether the terms of a factor are neighbours in shared memory, where they are, or are not, in the array."""
+        return is_read_by_term
+
     @property
     def needs_rounded(self) -> bool:
         """Whether factors have to be rounded to the dtype before they are in shared memory."""
@@ -177,6 +182,11 @@ class Simt(Warps):
     """Threads that multiply 8 x 8 (or fewer) float32 numbers by fused multiply-add, in groups of four neighbours."""
 
     instruction: ClassVar[str] = "fma"
+
+    @classmethod
+    def keeps_by_term(cls, dtype: str, is_read_by_term: bool) -> bool:
+        """Never: threads read neighbouring rows."""
+        return False
 
     @property
     def functions(self) -> str:

@@ -101,8 +101,19 @@ class TileLoader:
     is_rounded: bool = False
 
     @property
+    def turns(self) -> bool:
+        """Whether a thread reads several terms of a row one by one, which it stores as neighbours.
+
+        Neighbouring threads have neighbouring rows, so that reads are contiguous, and all banks of shared memory take
+        part in a store.
+        """
+        return self.is_rounded and self.layout.by_term and not self.reading.by_term
+
+    @property
     def width(self) -> int:
-        """The neighbours that a thread moves at once: one, if they are not neighbours in shared memory."""
+        """The neighbours in shared memory that a thread moves at once: one, if they are not neighbours in the array."""
+        if self.turns:
+            return vectors.VECTOR_BYTES // vectors.size_of(self.operand.dtype)
         return self.reading.width if self.reading.by_term == self.layout.by_term else 1
 
     @property
@@ -153,6 +164,14 @@ class TileLoader:
         stmts = []
         axes = self.product.reduce if self.reading.by_term else self.operand.rows
         for i in range(self.count):
+            if self.turns:
+                for lane in range(self.width):
+                    at, exists, _ = self._vector(i, env, first_row, first_term + lane, end, tirx.const(0, "int32"))
+                    value = tirx.if_then_else(
+                        exists, build.substitute(self.operand.value, at), build.zero(self.operand.dtype)
+                    )
+                    stmts.append(tirx.BufferStore(registers, value, [i * self.width + lane]))
+                continue
             at, exists, _ = self._vector(i, env, first_row, first_term, end, tirx.const(0, "int32"))
             if self.is_rounded and self.reading.source is not None:
                 stmts.append(self._moved("tvmfun_fetch", address(registers, i * self.width), at, exists))
@@ -194,6 +213,8 @@ class TileLoader:
     def _in_tile(self, i: int) -> tuple[Expr, Expr]:
         """The row and the term of a vector in the tile."""
         vector = self.thread + i * self.threads
+        if self.turns:
+            return tirx.floormod(vector, self.layout.rows), tirx.floordiv(vector, self.layout.rows) * self.width
         if self.reading.by_term:
             per_row = self.layout.depth // self.width
             return tirx.floordiv(vector, per_row), tirx.floormod(vector, per_row) * self.width

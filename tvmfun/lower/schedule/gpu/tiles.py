@@ -143,17 +143,11 @@ def shared_bytes(tile: Tile, dtype: str) -> int:
 
 
 @cache
-def shapes(dtype: str, arch: str, by_term: tuple[bool, bool] = (True, True)) -> list[Tile]:
-    """The tile shapes for a dtype that fit the shared memory of a block.
-
-    Args:
-        dtype: the dtype of the elements.
-        arch: the architecture. Only sm_90a has wgmma.
-        by_term: whether the terms of the left and the right operand are neighbours, which wgmma of tf32 needs.
-    """
+def shapes(dtype: str, arch: str) -> list[Tile]:
+    """The tile shapes for a dtype that fit the shared memory of a block. Only sm_90a has wgmma."""
     size = 2 if dtype in ("float16", "bfloat16") else 4
     tables = [(Simt, _SIMT)] if dtype == "float32" else [(TensorCores, _TENSOR_CORES)]
-    if arch == "sm_90a" and dtype != "float32" and (dtype != "tf32" or all(by_term)):
+    if arch == "sm_90a" and dtype != "float32":
         tables.insert(0, (Warpgroups, _WARPGROUPS))
     tiles = [Tile(kind, m, n, depth // size, *rest) for kind, table in tables for m, n, depth, *rest in table]
     return [tile for tile in tiles if shared_bytes(tile, dtype) <= most_shared(arch)]
@@ -186,13 +180,11 @@ def predicted_seconds(tile: Tile, dtype: str, sizes: tuple[int, int, int, int], 
     return max(unique, waves * (steps * max(compute, traffic, 3e-8) + epilogue)) + again
 
 
-def choose(
-    dtype: str, sizes: tuple[int, int, int, int], arch: str, by_term: tuple[bool, bool] = (True, True)
-) -> tuple[Tile, int]:
+def choose(dtype: str, sizes: tuple[int, int, int, int], arch: str) -> tuple[Tile, int]:
     """The shape, and the number of ranges of the terms, with the shortest predicted time."""
     options = [
         (tile, splits)
-        for tile in shapes(dtype, arch, by_term)
+        for tile in shapes(dtype, arch)
         for splits in (1, 2, 4, 8, 16, 32)
         if splits == 1 or sizes[3] >= splits * _FEWEST_STEPS * tile.depth
     ]

@@ -22,12 +22,18 @@ _PTX_NAMES = {"float16": "f16", "bfloat16": "bf16", "tf32": "tf32"}
 class Warpgroups(MainLoop):
     """Warpgroups that multiply by ``wgmma``, which reads swizzled tiles.
 
-    The terms of tf32 have to be neighbours, and rounded in shared memory, as the instruction would cut bits off.
+    The terms of tf32 have to be neighbours, and rounded in shared memory: the instruction transposes numbers of 16 bits
+    only, and would cut bits off.
     """
 
     team: ClassVar[int] = 128
     instruction: ClassVar[str] = "wgmma"
     is_asynchronous: ClassVar[bool] = True
+
+    @classmethod
+    def keeps_by_term(cls, dtype: str, is_read_by_term: bool) -> bool:
+        """Whether the terms of a factor are neighbours in shared memory, where they are, or are not, in the array."""
+        return dtype == "tf32" or is_read_by_term
 
     @property
     def needs_rounded(self) -> bool:
