@@ -96,7 +96,7 @@ CONTENT = module(*STEPS).pack()
     [
         (b"", "is not a compiled module for a GPU"),
         (b"\x7fELF" + CONTENT[4:], "is not a compiled module for a GPU"),
-        (CONTENT[:8] + struct.pack("<I", 7) + CONTENT[12:], "must have version 4, got version 7"),
+        (CONTENT[:8] + struct.pack("<I", 7) + CONTENT[12:], "must have version 5, got version 7"),
         (CONTENT[:-1], "must have"),
         (CONTENT[:40], "is not a compiled module"),
         (CONTENT[:-300] + b"X" + CONTENT[-299:], "is damaged"),

@@ -15,6 +15,7 @@ import tvm
 from tvm import ir, tirx
 
 import tvmfun
+from support.cuda_emulator import MappedArray
 from support.cuda_emulator import run as run_emulated
 from support.serial_gpu import call
 from tvmfun import ShapeDtype
@@ -23,6 +24,7 @@ from tvmfun.core.program import Literal
 from tvmfun.lower import pipeline
 from tvmfun.lower import target as targets
 from tvmfun.lower.codegen.cuda.cubins import KernelSource, grouped
+from tvmfun.lower.codegen.cuda.tensor_maps import tensor_maps, with_maps
 from tvmfun.lower.fusion.kernel import Kernel
 from tvmfun.lower.schedule import schedule
 from tvmfun.lower.tir import build
@@ -45,11 +47,18 @@ class Scheduled(NamedTuple):
         """The rule that scheduled it."""
         return str(self.function.attrs["tvmfun.rule"])
 
-    def source(self, target: tvm.target.Target) -> str:
-        """Its CUDA source."""
+    def kernels(self, target: tvm.target.Target) -> tuple[str, list[str]]:
+        """The CUDA source of its kernels as TVM writes them, after what comes in front."""
         with target:
             module = tvm.tirx.build(tvm.IRModule({"main": self.function.with_attr("global_symbol", "main")}), target)
-        return module.imports[0].inspect_source("cuda")
+        text = module.imports[0].inspect_source("cuda")
+        prelude, *parts = re.split(r'^(?=extern "C" )', text, flags=re.MULTILINE)
+        return prelude, [part for part in parts if not part.rstrip().endswith(");")]
+
+    def source(self, target: tvm.target.Target) -> str:
+        """Its CUDA source, with tensor maps as parameters."""
+        prelude, kernels = self.kernels(target)
+        return prelude + "".join(map(with_maps, kernels))
 
 
 def scheduled(function: Callable, *arguments: Any, arch: str = "sm_80") -> list[Scheduled]:
@@ -130,12 +139,16 @@ def _emulated(one: Scheduled, arguments: Sequence[np.ndarray], target: tvm.targe
     arrays = [np.array(array, order="C") for array in (*arguments, *outputs)]
     by_name = {f"{param.name}_ptr": array for param, array in zip(one.function.params, arrays, strict=True)}
     source = one.source(target)
+    maps = list(map(tensor_maps, one.kernels(target)[1]))
     signatures = re.findall(r"__global__ void (?:__launch_bounds__\(\d+\) )?(\w+)\(([^)]*)\) \{", source)
-    for nest, (name, parameters) in zip(_nests(one.function), signatures, strict=True):
+    for nest, (name, parameters), own in zip(_nests(one.function), signatures, maps, strict=True):
         blocks, threads = (int(loop.extent) for loop in nest)
         taken = []
-        for parameter in parameters.split(","):
+        for i, parameter in enumerate(parameters.split(",")):
             pointer = parameter.split()[-1]
+            if i in own:
+                taken.append(MappedArray(by_name[pointer.removesuffix("_map")], own[i]))
+                continue
             if pointer not in by_name:
                 by_name[pointer] = _workspace(one.function, pointer.removesuffix("_ptr"))
             taken.append(by_name[pointer])

@@ -11,7 +11,20 @@ import numpy as np
 
 from tvmfun.export.c_source import Payload, address, braces, text
 from tvmfun.export.contents import Leaf, leaf_lines
-from tvmfun.runtime.cuda_module import Branch, Copy, CudaModule, Launch, Repeat, Scalar, Step, While
+from tvmfun.runtime.cuda_module import (
+    MAP_DTYPES,
+    Argument,
+    Branch,
+    Copy,
+    CudaModule,
+    Launch,
+    Repeat,
+    Scalar,
+    Step,
+    TensorMap,
+    While,
+    word_offsets,
+)
 from tvmfun.runtime.plan import Address, Plan
 
 # More launches than that are made one by one: making a graph takes a microsecond or two per launch.
@@ -214,7 +227,7 @@ class _Tables:
         operations, self._graphs = grouped(module.steps)
         self._depth = _depth(operations)
         launches = [step for step in _flat(operations) if isinstance(step, Launch)]
-        self._most_arguments = max((len(launch.arguments) for launch in launches), default=0)
+        self._most_words = max((word_offsets(launch.arguments)[1] for launch in launches), default=0)
         shared: dict[str, int] = {}
         for launch in launches:
             shared[launch.kernel] = max(shared.get(launch.kernel, 0), launch.shared_bytes)
@@ -247,7 +260,7 @@ class _Tables:
         return (
             f"{{{text(target)}, {number // 10}, {number % 10}, {fits}, {self._images}, {self._image_count}, "
             f"{self._kernel_table}, {len(self._kernels)}, {self._condition}, {self._operations}, {self._graphs}, "
-            f"{self._depth}, {self._most_arguments}, {self._fresh}, {len(plan.fresh)}, {self._slots}, "
+            f"{self._depth}, {self._most_words}, {self._fresh}, {len(plan.fresh)}, {self._slots}, "
             f"{plan.analysis.temporaries}u, {self._constants}, {len(self._module.constants)}u}}"
         )
 
@@ -285,13 +298,18 @@ class _Tables:
             case Stretch(number, body):
                 return f"{{CUDA_STRETCH, .stretch = {{{number}, {self._sequence(body)}}}}}"
 
-    def _argument(self, argument: Address | Scalar) -> str:
+    def _argument(self, argument: Argument) -> str:
+        if isinstance(argument, TensorMap):
+            dtype, rank = MAP_DTYPES[argument.dtype], len(argument.sizes)
+            numbers = ", ".join(f"{{{', '.join(map(str, part))}}}" for part in argument[2:])
+            tensor = self._array("struct cuda_tensor", [f"{{{dtype}, {rank}, {numbers}}}"])
+            return f"{{{argument.address.slot}, 0, {argument.address.offset}u, 0, 0, {tensor}}}"
         if isinstance(argument, Address):
-            return f"{{{argument.slot}, 0, {argument.offset}u, 0, 0}}"
+            return f"{{{argument.slot}, 0, {argument.offset}u, 0, 0, 0}}"
         mask = (1 << 8 * argument.nbytes) - 1
         strides = [f"{stride % (1 << 64)}u" for stride in argument.strides]
         table = self._array("uint64_t", strides)
-        return f"{{-1, {len(strides)}, {argument.bits & mask}u, {mask}u, {table}}}"
+        return f"{{-1, {len(strides)}, {argument.bits & mask}u, {mask}u, {table}, 0}}"
 
 
 def _pair(place: Address) -> str:

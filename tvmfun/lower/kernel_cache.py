@@ -21,7 +21,7 @@ _KERNELS_KEPT = 4096
 
 
 def scheduled(
-    kernel: Kernel, target: Target, in_place: InPlace = (), may_be_tuned: bool = True, calls: bool = False
+    kernel: Kernel, target: Target, in_place: InPlace = (), is_inside: bool = False, calls: bool = False
 ) -> tirx.PrimFunc | None:
     """Returns the scheduled kernel, or None if it cannot write results over inputs as ``in_place`` says.
 
@@ -29,27 +29,36 @@ def scheduled(
         kernel: the kernel.
         target: the target.
         in_place: the results to write over inputs.
-        may_be_tuned: whether the database of tuned schedules is asked.
+        is_inside: whether it runs inside of control flow, on parts of arrays. Then no tuned schedule is used.
         calls: whether control flow may call other functions.
     """
     # A tuned schedule writes in an order of its own, which kernels that share memory or loops cannot rely on.
-    record = database.find(kernel.text, target) if may_be_tuned and not in_place else None
-    settings = Machine.of(target).settings if targets.is_cpu(target) else None
-    key = (kernel.text, str(target), settings, in_place, record, calls and kernel.is_control)
+    record = database.find(kernel.text, target) if not (is_inside or in_place) else None
+    is_cpu = targets.is_cpu(target)
+    settings = Machine.of(target).settings if is_cpu else None
+    is_inside = is_inside and not is_cpu  # the schedules of CPUs are the same
+    key = (kernel.text, str(target), settings, in_place, record, is_inside, calls and kernel.is_control)
     if key not in _KERNELS:
-        _KERNELS[key] = _new(kernel, target, in_place, record, calls)
+        _KERNELS[key] = _new(kernel, target, in_place, record, is_inside, calls)
         if len(_KERNELS) > _KERNELS_KEPT:
             _KERNELS.popitem(last=False)
     return _KERNELS[key]
 
 
 def _new(
-    kernel: Kernel, target: Target, in_place: InPlace, record: database.Record | None, calls: bool
+    kernel: Kernel,
+    target: Target,
+    in_place: InPlace,
+    record: database.Record | None,
+    is_inside: bool,
+    calls: bool,
 ) -> tirx.PrimFunc | None:
     if kernel.is_control:
-        inner = lambda kernel, target, in_place: scheduled(kernel, target, in_place, may_be_tuned=False)
+        inner = lambda kernel, target, in_place: scheduled(kernel, target, in_place, is_inside=True)
         return control.prim_func(kernel, inner, target, in_place, calls)
     function = kernel.prim_func()
+    if is_inside:
+        function = function.with_attr("tvmfun.inside", True)
     if in_place:
         first = len(kernel.inputs) + len(kernel.sizes)
         return schedule_in_place(function, target, [(pair.input, first + pair.output) for pair in in_place])

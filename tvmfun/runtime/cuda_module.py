@@ -60,6 +60,56 @@ class Scalar(NamedTuple):
         return (self.bits % (1 << 8 * self.nbytes)).to_bytes(self.nbytes, "little")
 
 
+class TensorMap(NamedTuple):
+    """A tensor in an array, of which the copy engine of sm_90 moves boxes: a ``CUtensorMap``, passed by value.
+
+    Boxes are swizzled in lines of 128 bytes, and are 0 outside of the tensor.
+
+    Args:
+        address: where it begins, a multiple of 16 bytes.
+        dtype: the dtype's name, ``"float16"`` or ``"bfloat16"``.
+        sizes: those of its axes; the first one is contiguous.
+        strides: the distances along the other axes, in bytes, multiples of 16.
+        box: the sizes of a box.
+    """
+
+    address: Address
+    dtype: str
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+
+
+#: What a kernel is passed.
+Argument = Address | Scalar | TensorMap
+#: The dtypes of tensor maps, and their numbers in ``CUtensorMapDataType``.
+MAP_DTYPES = {"float16": 6, "bfloat16": 9}
+#: The words of 8 bytes of a tensor map, and those of which its position is a multiple.
+MAP_WORDS, MAP_ALIGNMENT = 16, 8
+
+
+def address_in(argument: Argument) -> Address | None:
+    """The address that an argument is or begins at; None for a number."""
+    if isinstance(argument, Scalar):
+        return None
+    return argument.address if isinstance(argument, TensorMap) else argument
+
+
+def word_offsets(arguments: Sequence[Argument]) -> tuple[list[int], int]:
+    """Returns where arguments are in memory that holds them one after the other, and its size, in words of 8 bytes.
+
+    >>> word_offsets([Address(0), TensorMap(Address(1), "float16", (64, 8), (128,), (64, 8)), Scalar("int32", 1)])
+    ([0, 8, 24], 25)
+    """
+    offsets, end = [], 0
+    for argument in arguments:
+        is_map = isinstance(argument, TensorMap)
+        end += -end % MAP_ALIGNMENT if is_map else 0
+        offsets.append(end)
+        end += MAP_WORDS if is_map else 1
+    return offsets, end
+
+
 class Launch(NamedTuple):
     """The launch of a kernel.
 
@@ -70,14 +120,15 @@ class Launch(NamedTuple):
         shared_bytes: the dynamic shared memory of a block; above 48 KiB the kernel has to be allowed to use it.
         arguments: in the order of the kernel's parameters; an address is passed as a 64-bit pointer.
         cluster: the number of blocks of a cluster along x, y and z.
-        is_packed: whether the kernel has one parameter, a struct of all arguments as words of 8 bytes.
+        is_packed: whether the kernel has one parameter, a struct of all arguments as words of 8 bytes
+            (:func:`word_offsets`).
     """
 
     kernel: str
     grid: Extent
     block: Extent
     shared_bytes: int
-    arguments: tuple[Address | Scalar, ...]
+    arguments: tuple[Argument, ...]
     cluster: Extent = (1, 1, 1)
     is_packed: bool = False
 
@@ -339,9 +390,9 @@ class CudaModule:
         )
 
 
-_MAGIC, _VERSION = b"TVMFUNCU", 4
+_MAGIC, _VERSION = b"TVMFUNCU", 5
 _HEAD, _LENGTH = struct.Struct("<8sIQ32s"), struct.Struct("<Q")
-_RECORDS = {record.__name__: record for record in (Address, Scalar, Launch, Copy, Repeat, While, Branch)}
+_RECORDS = {record.__name__: record for record in (Address, Scalar, TensorMap, Launch, Copy, Repeat, While, Branch)}
 
 
 def _to_json(value: Any) -> Any:
@@ -376,9 +427,11 @@ def _evaluated(
     """
     inside = lambda body: _evaluated(body, number, place)
 
-    def argument(value: Address | Scalar) -> Address | Scalar:
+    def argument(value: Argument) -> Argument:
         if isinstance(value, Address):
             return place(value)
+        if isinstance(value, TensorMap):
+            return value._replace(address=place(value.address))
         return Scalar(value.dtype, number(value.bits), tuple(map(number, value.strides)))
 
     found: list[Step] = []

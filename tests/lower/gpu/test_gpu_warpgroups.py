@@ -17,6 +17,7 @@ from tvmfun import ShapeDtype, nn
 from tvmfun.lower.schedule.gpu import tiles
 from tvmfun.lower.schedule.gpu.layouts import Swizzled
 from tvmfun.lower.schedule.gpu.mainloops import TensorCores
+from tvmfun.lower.schedule.gpu.tensor_maps import TiledOperand
 from tvmfun.lower.schedule.gpu.warpgroups import Warpgroups
 
 ARCH = "sm_90a"
@@ -207,6 +208,8 @@ def test_convolutions_and_their_gradients(channels, smallest):
     ids=["publish", "barrier", "begin", "finish", "products", "copies"],
 )
 def test_every_wait_and_fence_is_needed(line, instead, error, smallest, monkeypatch):
+    """Where the threads copy; for the copy engine see ``test_gpu_tensor_maps.py``."""
+    monkeypatch.setattr(TiledOperand, "match", lambda *_: None)
     original = emulated_products.run_emulated
 
     def run(source, *args, **options):

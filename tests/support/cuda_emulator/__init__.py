@@ -12,15 +12,17 @@ import ctypes
 import functools
 import hashlib
 import shutil
+import struct
 import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from support.cuda_emulator.translate import translate
+from tvmfun.runtime.cuda_module import TensorMap
 
 FOLDER = Path(__file__).parent
 GXX = shutil.which("g++")
@@ -43,6 +45,20 @@ class _Kernel(ctypes.Structure):
         ("sizes", ctypes.POINTER(ctypes.c_size_t)),
         ("most_threads", ctypes.c_int),
     )
+
+
+class MappedArray(NamedTuple):
+    """An array that a kernel gets as a tensor map."""
+
+    array: np.ndarray
+    tensor: TensorMap
+
+
+def encoded_map(tensor: TensorMap, base: int) -> bytes:
+    """What the emulated driver encodes for an array at this address."""
+    rank, fill = len(tensor.sizes), lambda numbers, count: [*numbers, *[0] * (count - len(numbers))]
+    numbers = *fill(tensor.strides, 4), *fill(tensor.sizes, 5), *fill(tensor.box, 5)
+    return struct.pack("<IIQ4Q5I5HH", 0x70616D74, rank, base + tensor.address.offset, *numbers, 2).ljust(128, b"\0")
 
 
 @functools.cache
@@ -135,7 +151,8 @@ def run(
                     f"{kernel}: argument {i} depends on the order of threads, or on shared memory that nobody wrote, "
                     f"first at its element {different}"
                 )
-    for array, result in zip(args, first, strict=True):
+    arrays = [arg.array if isinstance(arg, MappedArray) else arg for arg in args]
+    for array, result in zip(arrays, first, strict=True):
         if isinstance(array, np.ndarray):
             array[...] = result
 
@@ -163,6 +180,7 @@ def _run_once(library: Any, kernel: _Kernel, sizes: list[int], shared: int, args
         raise ValueError(f"{name} has {kernel.count} parameters, got {len(args)} arguments")
     values, memories = [], []
     for i, value in enumerate(args):
+        tensor, value = (value.tensor, value.array) if isinstance(value, MappedArray) else (None, value)
         if isinstance(value, np.ndarray):
             if not value.flags.c_contiguous:
                 raise ValueError(f"argument {i} of {name} must be contiguous")
@@ -171,6 +189,8 @@ def _run_once(library: Any, kernel: _Kernel, sizes: list[int], shared: int, args
             memory[begin : begin + value.nbytes] = _bytes(value)
             memories.append((i, value, memory, begin))
             raw = (memory.ctypes.data + begin).to_bytes(8, "little")
+            if tensor is not None:
+                raw = encoded_map(tensor, memory.ctypes.data + begin)
         else:
             raw = _scalar(value, kernel.sizes[i])
             memories.append((i, value, None, 0))

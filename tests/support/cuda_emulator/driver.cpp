@@ -17,6 +17,8 @@
 #include <elf.h>
 #include <unistd.h>
 
+#include "tensor_map.h"
+
 namespace {
 
 enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, INVALID_IMAGE = 200,
@@ -431,6 +433,24 @@ int cuModuleGetFunction(Function** function, Module* module, const char* name) {
     }
   return NOT_FOUND;
 }
+int cuTensorMapEncodeTiled(void* to, int dtype, unsigned rank, uint64_t base, const uint64_t* sizes,
+                           const uint64_t* strides, const uint32_t* box, const uint32_t* steps, int interleaving,
+                           int swizzle, int, int fill) {
+  ENTER
+  const int bytes = dtype == 6 || dtype == 9 ? 2 : 0;  // half precision
+  NEEDS(bytes && (uintptr_t)to % 64 == 0 && base % 16 == 0 && rank >= 1 && rank <= 5, INVALID_VALUE)
+  NEEDS(!interleaving && swizzle == 3 && !fill && box[0] * bytes <= 128, INVALID_VALUE)
+  emulator::TensorMap map{emulator::kTensorMap, rank, base, {}, {}, {}, (uint16_t)bytes};
+  for (unsigned axis = 0; axis < rank; axis++) {
+    NEEDS(sizes[axis] >= 1 && sizes[axis] <= 1ull << 32 && box[axis] >= 1 && box[axis] <= 256, INVALID_VALUE)
+    NEEDS(steps[axis] == 1 && (!axis || (strides[axis - 1] % 16 == 0 && strides[axis - 1] < 1ull << 40)), INVALID_VALUE)
+    map.sizes[axis] = (uint32_t)sizes[axis], map.box[axis] = (uint16_t)box[axis];
+    if (axis) map.strides[axis - 1] = strides[axis - 1];
+  }
+  memcpy(to, &map, sizeof map);
+  return SUCCESS;
+}
+
 int cuFuncSetAttribute(Function* function, int attribute, int value) {
   ENTER
   if (attribute == 8) {

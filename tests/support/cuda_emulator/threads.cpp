@@ -56,6 +56,20 @@ struct Products {  // of a warp in the background, by wgmma
   }
 };
 
+struct ByteBarrier {
+  uint64_t at;
+  int count, pending, phase, maker;
+  int64_t bytes;
+  bool is_published;
+};
+
+struct TileCopy {  // in the background
+  TensorMap map;
+  int at[5];
+  uint64_t to, barrier;
+  int line;
+};
+
 struct Exchange {  // of the lanes of a warp
   unsigned mask, arrived = 0;
   Complete complete;
@@ -78,6 +92,10 @@ struct Machine {
   std::vector<int> turn, order;
   std::vector<std::vector<Exchange>> warps;
   std::vector<Products> products;  // by warp
+  std::vector<ByteBarrier> byte_barriers;
+  std::vector<TileCopy> tiles;
+  std::vector<int> polling;  // threads that wait for bytes
+  uint64_t events = 0;  // what they may have waited for
   std::vector<uint16_t> hidden;  // see State
   bool is_hidden = false;  // whether one of them may not be 0
   Barrier barriers[kBarriers];
@@ -130,6 +148,7 @@ void wait(const char* what, int line) {
 }
 
 void wake(int thread) {
+  machine.events++;
   machine.threads[thread].waits_for = nullptr;
   machine.ready[thread / 32].push_back(thread);
 }
@@ -237,6 +256,7 @@ void perform(const Copy& copy) {
 }
 
 void fence_async_proxy() {
+  for (auto& barrier : machine.byte_barriers) barrier.is_published |= barrier.maker == state.current;
   auto& own = machine.threads[state.current].hidden;
   for (auto [first, end] : own)
     for (size_t i = first; i < end; i++)
@@ -298,6 +318,88 @@ void group_wait(int pending, int line) {
     products.run(products.group - *(int*)payloads[0]);
   };
   exchange(~0u, &pending, complete, "wgmma.wait_group", line);
+}
+
+ByteBarrier& byte_barrier(uint64_t at, int line) {
+  for (auto& barrier : machine.byte_barriers)
+    if (barrier.at == at) return barrier;
+  fail(line, "no thread has made the mbarrier at 0x%llx", (unsigned long long)at);
+}
+
+void make_mbarrier(uint64_t at, int count, int line) {
+  if (at % 8 || at >= kShared) fail(line, "an mbarrier is at a multiple of 8 bytes, got 0x%llx", (unsigned long long)at);
+  machine.byte_barriers.push_back({at, count, count, 0, state.current, 0, false});
+}
+
+void advance(ByteBarrier& barrier) {
+  if (barrier.pending || barrier.bytes) return;
+  barrier.phase ^= 1;
+  barrier.pending = barrier.count;
+  machine.events++;
+}
+
+void expect_bytes(uint64_t at, int bytes, int line) {
+  ByteBarrier& barrier = byte_barrier(at, line);
+  if (!barrier.pending) fail(line, "more threads arrive at an mbarrier than it is for");
+  barrier.pending--;
+  barrier.bytes += bytes;
+  advance(barrier);
+}
+
+void perform(const TileCopy& copy) {
+  const TensorMap& map = copy.map;
+  uint64_t count = 1, offset = copy.to;
+  for (unsigned axis = 0; axis < map.rank; axis++) count *= map.box[axis];
+  for (uint64_t i = 0; i < count; i++, offset += map.bytes) {
+    uint64_t rest = i, from = map.base;
+    bool is_inside = true;
+    for (unsigned axis = 0; axis < map.rank; axis++) {
+      int64_t position = copy.at[axis] + (int64_t)(rest % map.box[axis]);
+      rest /= map.box[axis];
+      is_inside = is_inside && position >= 0 && position < (int64_t)map.sizes[axis];
+      from += position * (axis ? map.strides[axis - 1] : map.bytes);
+    }
+    uint64_t to = offset ^ (offset >> 7 & 7) << 4;
+    char* element = shared_at(to, copy.line);
+    if (is_inside)
+      memcpy(element, (const void*)from, map.bytes);
+    else
+      memset(element, 0, map.bytes);
+    machine.hidden[to / 4] = 0;
+  }
+  ByteBarrier& barrier = byte_barrier(copy.barrier, copy.line);
+  barrier.bytes -= count * map.bytes;
+  advance(barrier);
+}
+
+void load_tile(uint64_t to, const void* map, std::initializer_list<int> at, uint64_t barrier, int line) {
+  TileCopy copy{*(const TensorMap*)map, {}, to, barrier, line};
+  if (copy.map.magic != kTensorMap || (uintptr_t)map % 64) fail(line, "a kernel got no tensor map");
+  if (copy.map.rank != at.size()) fail(line, "a box of %u axes at %zu coordinates", copy.map.rank, at.size());
+  if (to % 1024) fail(line, "a swizzled box begins at a multiple of 1024 bytes, got 0x%llx", (unsigned long long)to);
+  if (!byte_barrier(barrier, line).is_published)
+    fail(line, "an mbarrier that the copy engine may not see: no fence.proxy.async after it was made");
+  std::copy(at.begin(), at.end(), copy.at);
+  machine.events++;
+  // Until a thread waits for it, a copy may or may not have happened.
+  if (machine.seed == 1 || (machine.seed && draw() & 1))
+    perform(copy);
+  else
+    machine.tiles.push_back(copy);
+}
+
+bool phase_is_over(uint64_t at, int parity, int line) {
+  auto is_over = [&] { return byte_barrier(at, line).phase != (parity & 1); };
+  while (!is_over() && !machine.tiles.empty()) {
+    std::swap(machine.tiles.back(), machine.tiles[draw() % machine.tiles.size()]);
+    TileCopy copy = machine.tiles.back();
+    machine.tiles.pop_back();
+    perform(copy);
+  }
+  if (is_over()) return true;
+  machine.polling.push_back(state.current);
+  wait("bytes at an mbarrier", line);
+  return is_over();
 }
 
 char* static_shared(const void* key, size_t bytes, size_t alignment) {
@@ -389,6 +491,9 @@ void start_block() {
   forget(state.shared, machine.dynamic_bytes);
   machine.warps.assign((machine.count + 31) / 32, {});
   machine.products.assign(machine.warps.size(), {});
+  machine.byte_barriers.clear();
+  machine.tiles.clear();
+  machine.polling.clear();
   if (machine.is_hidden || machine.hidden.empty()) machine.hidden.assign(kShared / 4, 0);
   machine.is_hidden = false;
   state.hidden = machine.hidden.data();
@@ -438,6 +543,17 @@ int next_thread() {
   return thread;
 }
 
+// Lets threads look again that wait for bytes, unless nothing has happened since; whether there are some.
+bool resume_polling() {
+  static uint64_t events;
+  if (machine.polling.empty() || machine.events == events) return false;
+  std::vector<int> polling;
+  polling.swap(machine.polling);
+  for (int thread : polling) wake(thread);
+  events = machine.events;
+  return true;
+}
+
 // Whether the block has waited for all products, and the warps of each warpgroup have begun the same ones.
 bool products_are_complete() {
   for (size_t warp = 0; warp < machine.products.size(); warp++) {
@@ -454,7 +570,13 @@ bool products_are_complete() {
 __attribute__((noinline)) static bool run_block() {
   start_block();
   if (_setjmp(machine.scheduler) == 2) return false;
-  for (int thread; (thread = next_thread()) >= 0;) resume(thread);
+  do {
+    for (int thread; (thread = next_thread()) >= 0;) resume(thread);
+  } while (resume_polling());
+  if (!machine.alive && !machine.tiles.empty()) {
+    machine.error = "a block ends before the copies of boxes that it has begun";
+    return false;
+  }
   if (!machine.alive) return products_are_complete();
   for (state.current = 0; machine.threads[state.current].done;) state.current++;
   const Thread& thread = machine.threads[state.current];

@@ -7,7 +7,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 #include <utility>
+
+#include "tensor_map.h"
 
 struct dim3 {
   unsigned x, y, z;
@@ -55,6 +58,12 @@ bool products_are_fenced();
 void group_fence(int line);
 void group_commit(int line);
 void group_wait(int pending, int line);
+// Barriers in shared memory that count bytes, and copies of boxes of a tensor in the background, which arrive at them.
+void make_mbarrier(uint64_t at, int count, int line);
+void expect_bytes(uint64_t at, int bytes, int line);
+// Whether the phase of a parity is over; other threads run before it says no.
+bool phase_is_over(uint64_t at, int parity, int line);
+void load_tile(uint64_t to, const void* map, std::initializer_list<int> at, uint64_t barrier, int line);
 // The memory of a __shared__ array, known by the address of something at its declaration.
 char* static_shared(const void* key, size_t bytes, size_t alignment);
 uint32_t shared_offset(const void* address);
@@ -80,9 +89,15 @@ struct Kernel {
 template <class... A>
 struct Parameters {
   static constexpr size_t sizes[sizeof...(A) + 1] = {sizeof(A)..., 0};
+  template <class T>
+  static T at(const void* parameter) {  // which may be aligned less than its type
+    T value;
+    memcpy(&value, parameter, sizeof value);
+    return value;
+  }
   template <void (*function)(A...), size_t... i>
   static void call(void** parameters, std::index_sequence<i...>) {
-    function(*(std::remove_cv_t<A>*)parameters[i]...);
+    function(at<std::remove_cv_t<A>>(parameters[i])...);
   }
   template <void (*function)(A...)>
   static void entry(void** parameters) {

@@ -18,6 +18,8 @@ _KERNEL = re.compile(
 )
 _TEMPLATE = re.compile(r"template\s*<[^{};]*>\s*$")
 _ASM = re.compile(r"\b(?:asm|__asm__)\s*(?:volatile\s*|__volatile__\s*)?\(")
+_TILE = re.compile(r"\[\s*(%\d+)\s*,\s*\{([^}]*)\}\s*\]")
+_TILE_LOADS = re.compile(r"cp\.async\.bulk\.tensor\.\dd\.shared::cluster\.global\.mbarrier::complete_tx::bytes")
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 
@@ -171,6 +173,9 @@ def _statements(text: str, operands: Sequence[str], line: int) -> Iterator[str]:
             condition = f"if ({'!' * negated}{operand(words[0].lstrip('@!'))}) "
             words = words[1].split(None, 1)
         arguments = _split(words[1], ",") if len(words) > 1 else []
+        if words[0].startswith("cp.async.bulk.tensor"):
+            yield f"{condition}{{ {_load_tile(words[0], arguments, operand, line)} }}"
+            continue
         values = [
             [operand(item) for item in argument.strip()[1:-1].split(",")]
             if argument.strip().startswith("{")
@@ -178,6 +183,16 @@ def _statements(text: str, operands: Sequence[str], line: int) -> Iterator[str]:
             for argument in arguments
         ]
         yield f"{condition}{{ {_instruction(words[0], values, line)} }}"
+
+
+def _load_tile(name: str, arguments: Sequence[str], operand, line: int) -> str:
+    """C++ for the copy of a box: its target, the map with coordinates in braces, and the barrier."""
+    match = _TILE.fullmatch(arguments[1].strip())
+    if match is None or not _TILE_LOADS.fullmatch(name):
+        raise KeyError(name)
+    coordinates = ", ".join(f"(int){operand(item)}" for item in match[2].split(","))
+    to, barrier = (_address(argument, operand) for argument in (arguments[0], arguments[2]))
+    return f"emulator::load_tile({to}, (const void*){operand(match[1])}, {{{coordinates}}}, {barrier}, {line});"
 
 
 def _address(argument: str, operand) -> str:
@@ -208,6 +223,12 @@ def _instruction(name: str, values: list, line: int) -> str:
         return "emulator::fence_async_proxy();"
     if kind in _WITHOUT_EFFECT:
         return ""
+    if name == "mbarrier.init.shared::cta.b64":
+        return f"emulator::make_mbarrier({values[0]}, {values[1]}, {line});"
+    if name == "mbarrier.arrive.expect_tx.shared::cta.b64":
+        return f"emulator::expect_bytes({values[1]}, {values[2]}, {line});"
+    if name == "mbarrier.try_wait.parity.shared::cta.b64":
+        return f"{values[0]} = emulator::phase_is_over({values[1]}, {values[2]}, {line});"
     if kind == "wgmma":
         return _wgmma(name, parts, values, line)
     if kind == "mma":

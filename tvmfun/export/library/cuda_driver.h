@@ -86,6 +86,8 @@ enum {
   CUDA_MEMORY_DEVICE = 9,
   CUDA_DEVICE_MEMORY = 2,         /* a kind of memory */
   CUDA_WITHOUT_TIME = 2,          /* of events */
+  CUDA_SWIZZLED = 3,              /* of tensor maps: lines of 128 bytes, and fetching 128 bytes to the L2 cache */
+  CUDA_PROMOTED = 2,
   CUDA_CONDITIONAL = 13,          /* a kind of node, and its kinds */
   CUDA_IF = 0,
   CUDA_LOOP = 1,
@@ -125,6 +127,9 @@ enum {
   F(cuEventSynchronize, (CUevent event))                                                           \
   F(cuEventDestroy_v2, (CUevent event))                                                            \
   F(cuLaunchKernelEx, (const struct cuda_config *config, CUfunction function, void **parameters, void **extra)) \
+  F(cuTensorMapEncodeTiled, (void *map, int dtype, unsigned rank, CUdeviceptr address, const uint64_t *sizes, \
+                             const uint64_t *strides, const unsigned *box, const unsigned *steps, int interleaving, \
+                             int swizzle, int promotion, int fill))                                \
   F(cuGraphCreate, (CUgraph *graph, unsigned flags))                                               \
   F(cuGraphDestroy, (CUgraph graph))                                                               \
   F(cuGraphAddKernelNode_v2, (CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count, \

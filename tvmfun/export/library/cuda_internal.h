@@ -36,7 +36,7 @@ struct tvmfun_step {
   struct cuda_graph *graphs; /* CUDA_GRAPHS_KEPT for each stretch, and for all operations together */
   uint64_t runs;
   uint64_t *indices, *values; /* of loops, and of the arguments of a launch */
-  void **parameters;          /* the addresses of the values */
+  void **parameters;          /* the addresses of the arguments */
   int32_t number;             /* the latest that was read from the GPU */
 };
 

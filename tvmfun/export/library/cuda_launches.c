@@ -35,6 +35,30 @@ static uint64_t value_of(const struct walk *walk, const struct cuda_argument *ar
   return value & argument->mask;
 }
 
+/* Writes the arguments of a launch one after the other, and where each is. */
+static tvmfun_status place_arguments(struct walk *walk, const struct cuda_launch *launch, const char *name) {
+  struct tvmfun_step *step = walk->step;
+  const uint32_t ones[5] = {1, 1, 1, 1, 1};
+  tvmfun_status status = TVMFUN_OK;
+  for (int32_t i = 0, end = 0; i < launch->argument_count && !status; i++) {
+    const struct cuda_argument *argument = &launch->arguments[i];
+    const struct cuda_tensor *tensor = argument->tensor;
+    uint64_t value = value_of(walk, argument);
+    end = tensor ? (end + 7) / 8 * 8 : end;
+    step->parameters[i] = &step->values[end];
+    if (!tensor) {
+      step->values[end++] = value;
+      continue;
+    }
+    int code = tvmfun_driver.cuTensorMapEncodeTiled(&step->values[end], tensor->dtype, tensor->rank, value, tensor->sizes,
+                                                    tensor->strides, tensor->box, ones, 0, CUDA_SWIZZLED,
+                                                    CUDA_PROMOTED, 0);
+    status = tvmfun_cuda_check(code, TVMFUN_KERNEL_FAILED, name, "cuTensorMapEncodeTiled");
+    end += 16;
+  }
+  return status;
+}
+
 static tvmfun_status launch(struct walk *walk, const struct cuda_launch *launch) {
   struct tvmfun_step *step = walk->step;
   const char *name = step->variant->kernels[launch->kernel].name;
@@ -42,8 +66,9 @@ static tvmfun_status launch(struct walk *walk, const struct cuda_launch *launch)
   const uint32_t *grid = launch->grid, *block = launch->block;
   int is_cluster = launch->cluster[0] * launch->cluster[1] * launch->cluster[2] > 1;
   struct cuda_attribute cluster = {CUDA_CLUSTER, {0}, {launch->cluster[0], launch->cluster[1], launch->cluster[2]}};
-  for (int32_t i = 0; i < launch->argument_count; i++) {
-    step->values[i] = value_of(walk, &launch->arguments[i]);
+  tvmfun_status status = place_arguments(walk, launch, name);
+  if (status) {
+    return status;
   }
   if (!walk->graph) {
     struct cuda_config config = {{grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, launch->shared_bytes,

@@ -16,13 +16,23 @@ struct cuda_address {
   uint64_t offset;
 };
 
-/* An argument of a kernel: an address, or a number that is affine in the indices of the loops around it. */
+/* A tensor, of which the copy engine moves boxes; its axes other than the first have strides in bytes. */
+struct cuda_tensor {
+  int32_t dtype; /* of CUtensorMapDataType */
+  uint32_t rank;
+  uint64_t sizes[5], strides[4];
+  uint32_t box[5];
+};
+
+/* An argument of a kernel: an address, the map of a tensor that begins there, or a number that is affine in the indices
+ * of the loops around it. A map takes 16 words, at a multiple of 8; all others take one. */
 struct cuda_argument {
   int32_t slot;            /* -1: a number */
   int32_t stride_count;
   uint64_t value;          /* the offset, or the bits of the number when all indices are 0 */
   uint64_t mask;           /* of the bits that a number has */
   const uint64_t *strides; /* what one iteration adds, modulo 2^64; of the outermost loop first */
+  const struct cuda_tensor *tensor; /* NULL unless a map is passed */
 };
 
 struct cuda_launch {
@@ -30,7 +40,7 @@ struct cuda_launch {
   uint32_t grid[3], block[3], cluster[3], shared_bytes;
   const struct cuda_argument *arguments;
   int32_t argument_count;
-  int32_t is_packed; /* the kernel has one parameter: a struct of all arguments as words of 8 bytes */
+  int32_t is_packed; /* the kernel has one parameter: a struct of all arguments */
 };
 
 /* Within the GPU's memory; the ranges do not overlap. */
@@ -100,7 +110,7 @@ struct cuda_variant {
   int32_t kernel_count;
   int32_t condition; /* the kernel that tells a conditional node what to run, or -1; it is the last, as is its image */
   struct cuda_sequence operations;
-  int32_t stretch_count, depth, most_arguments; /* the graphs, nested loops, and arguments of a launch */
+  int32_t stretch_count, depth, most_words; /* the graphs, nested loops, and words of a launch's arguments */
   const uint64_t *fresh; /* the bytes of each piece of new memory */
   int32_t fresh_count;
   const int32_t *slots; /* for each result the slot of its address */

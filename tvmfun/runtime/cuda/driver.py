@@ -50,6 +50,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "cuEventRecord": (_POINTER, _POINTER),
     "cuEventDestroy_v2": (_POINTER,),
     "cuLaunchKernelEx": (_POINTER, _POINTER, _POINTER, _POINTER),
+    "cuTensorMapEncodeTiled": (_OUT, _INT, _UINT, _ADDRESS, *[_POINTER] * 4, *[_INT] * 4),
     "cuGraphCreate": (_OUT, _UINT),
     "cuGraphDestroy": (_POINTER,),
     "cuGraphAddKernelNode_v2": (_OUT, _POINTER, _POINTER, _SIZE, _POINTER),
@@ -72,7 +73,7 @@ _OF_CONDITIONS: dict[str, tuple[Any, ...]] = {
 # These return at once, and releasing the GIL, which another thread may then hold for milliseconds, costs more.
 _QUICK = {
     "cuCtxSetCurrent", "cuEventRecord", "cuStreamWaitEvent", "cuLaunchKernelEx", "cuGraphLaunch",
-    "cuGraphExecKernelNodeSetParams_v2", "cuGraphExecMemcpyNodeSetParams",
+    "cuGraphExecKernelNodeSetParams_v2", "cuGraphExecMemcpyNodeSetParams", "cuTensorMapEncodeTiled",
 }  # fmt: skip
 
 

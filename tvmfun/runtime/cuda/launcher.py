@@ -209,7 +209,7 @@ class _Instance:
     def _node(self, step: Launch | Copy, indices: tuple[int, ...]) -> Node:
         if isinstance(step, Copy):
             return CopyNode(step, self._stream.device)
-        return LaunchNode(step, indices, self._functions[step.kernel])
+        return LaunchNode(step, indices, self._functions[step.kernel], self._stream.device.driver)
 
     def run(self, table: list[int]) -> None:
         self._run(self._parts, table)

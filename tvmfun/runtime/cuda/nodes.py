@@ -10,8 +10,9 @@ import os
 from collections.abc import Sequence
 
 from tvmfun.runtime.cuda.devices import Device, Stream
-from tvmfun.runtime.cuda.driver import DriverError
-from tvmfun.runtime.cuda_module import Branch, Copy, Launch, Scalar, While
+from tvmfun.runtime.cuda.driver import Driver, DriverError
+from tvmfun.runtime.cuda.tensor_maps import EncodedMap
+from tvmfun.runtime.cuda_module import Branch, Copy, Launch, Scalar, TensorMap, While, address_in, word_offsets
 from tvmfun.runtime.plan import Address
 
 # Numbers of the driver's interface.
@@ -162,18 +163,24 @@ class LaunchNode:
 
     size = 1
 
-    def __init__(self, launch: Launch, indices: tuple[int, ...], function: int) -> None:
+    def __init__(self, launch: Launch, indices: tuple[int, ...], function: int, driver: Driver | None = None) -> None:
         self.name = launch.kernel
+        self._driver = driver
         arguments = [arg.at(indices) if isinstance(arg, Scalar) else arg for arg in launch.arguments]
-        self._addresses = [(i, arg.slot, arg.offset) for i, arg in enumerate(arguments) if not isinstance(arg, Scalar)]
-        self.slots = frozenset(slot for _, slot, _ in self._addresses)
-        self._values = (ctypes.c_uint64 * max(1, len(arguments)))()
-        for i, arg in enumerate(arguments):
+        offsets, end = word_offsets(arguments)
+        # Tensor maps are at multiples of 64 bytes.
+        self._memory = (ctypes.c_uint64 * (end + 8))()
+        first = ctypes.addressof(self._memory) + -ctypes.addressof(self._memory) % 64
+        self._values = (ctypes.c_uint64 * max(1, end)).from_address(first)
+        places = list(zip(offsets, arguments, strict=True))
+        self._addresses = [(i, arg.slot, arg.offset) for i, arg in places if isinstance(arg, Address)]
+        self._maps = [(first + 8 * i, EncodedMap(arg)) for i, arg in places if isinstance(arg, TensorMap)]
+        self.slots = frozenset(address.slot for arg in arguments if (address := address_in(arg)))
+        for i, arg in places:
             if isinstance(arg, Scalar):
                 self._values[i] = int.from_bytes(arg.pack(), "little")
-        first = ctypes.addressof(self._values)
-        count = 1 if launch.is_packed else len(arguments)
-        self._pointers = (ctypes.c_void_p * max(1, count))(*(first + 8 * i for i in range(count)))
+        offsets = offsets[:1] if launch.is_packed else offsets
+        self._pointers = (ctypes.c_void_p * max(1, len(offsets)))(*(first + 8 * i for i in offsets))
         grid, block = (ctypes.c_uint * 3)(*launch.grid), (ctypes.c_uint * 3)(*launch.block)
         pointers = ctypes.addressof(self._pointers)
         self._node = KernelNode(function, grid, block, launch.shared_bytes, pointers, None, None, None)
@@ -189,6 +196,8 @@ class LaunchNode:
         values = self._values
         for i, slot, offset in self._addresses:
             values[i] = table[slot] + offset
+        for to, tensor in self._maps:
+            tensor.encode(to, table, self._driver)
 
     def launch(self, stream: Stream) -> None:
         """Launches it without a graph."""

@@ -14,7 +14,7 @@ from functools import cached_property
 
 from tvmfun.lower import disk_cache
 from tvmfun.lower.codegen.cuda.compilers import Compiler, Image, Options
-from tvmfun.runtime.cuda_module import Cubin, Usage
+from tvmfun.runtime.cuda_module import Cubin, TensorMap, Usage
 from tvmfun.threads import cpu_count
 
 #: The name of a kernel in its own source, until it gets its final one.
@@ -34,11 +34,13 @@ class KernelSource:
         title: what it does, for its name.
         prelude: includes and definitions.
         body: the kernel, named :data:`PLACEHOLDER`.
+        maps: the positions of parameters that are tensor maps, and these, with addresses relative to the argument.
     """
 
     title: str
     prelude: str
     body: str
+    maps: tuple[tuple[int, TensorMap], ...] = ()
 
     @cached_property
     def name(self) -> str:

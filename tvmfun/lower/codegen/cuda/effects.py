@@ -8,8 +8,7 @@ from typing import NamedTuple
 from tvm import ir, tirx
 
 from tvmfun.lower.tir.walk import called, find
-from tvmfun.runtime.cuda_module import Branch, Copy, Launch, Repeat, Step, While
-from tvmfun.runtime.plan import Address
+from tvmfun.runtime.cuda_module import Branch, Copy, Launch, Repeat, Step, TensorMap, While, address_in
 
 
 class Effects(NamedTuple):
@@ -55,9 +54,10 @@ def effects(step: Step, written: Mapping[str, frozenset[int]], writable: frozens
         writable: the slots that the function of the step may write.
     """
     if isinstance(step, Launch):
-        slots = {i: argument.slot for i, argument in enumerate(step.arguments) if isinstance(argument, Address)}
-        writes = writable.intersection(slots[i] for i in written[step.kernel] if i in slots)
-        return Effects(frozenset(slots.values()), writes)
+        addresses = {i: address for i, argument in enumerate(step.arguments) if (address := address_in(argument))}
+        slots = {i: address.slot for i, address in addresses.items()}
+        arrays = (i for i in written[step.kernel] if i in slots and not isinstance(step.arguments[i], TensorMap))
+        return Effects(frozenset(slots.values()), writable.intersection(slots[i] for i in arrays))
     if isinstance(step, Copy):
         return Effects(frozenset([step.source.slot]), frozenset([step.target.slot]))
     bodies = step.cases if isinstance(step, Branch) else [step.body]

@@ -227,9 +227,13 @@ class HostFunction:
         shared = extents.pop(_SHARED_BYTES, 0)
         if extents:
             raise _unknown(call)
-        kernel = self._texts[call.args[0].value].name
-        arguments = tuple(map(self._argument, call.args[1:end]))
-        return [Launch(kernel, grid, block, shared, arguments, cluster)]
+        source = self._texts[call.args[0].value]
+        arguments = list(map(self._argument, call.args[1:end]))
+        for i, tensor in source.maps:
+            base = arguments[i]
+            assert isinstance(base, Address)
+            arguments[i] = tensor._replace(address=base._replace(offset=base.offset + tensor.address.offset))
+        return [Launch(source.name, grid, block, shared, tuple(arguments), cluster)]
 
     def _argument(self, value: ir.Expr) -> Address | Scalar:
         return self._address(value) if called(value) == "tirx.buffer_data" else self._scalar(value)

@@ -1,7 +1,8 @@
 """Joined kernels: one launch for several that are independent, whose blocks find out what they compute.
 
 The arguments of all launches are a table in the kernel's parameter, a struct of words. Launches of the same kernel with
-as many blocks make a *section*: consecutive blocks with consecutive rows of the table.
+as many blocks make a *section*: consecutive blocks with consecutive rows of the table. Rows with tensor maps begin, and
+end, at multiples of 64 bytes.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from tvm.target import Target
 
 from tvmfun.lower.codegen.cuda import lowering
 from tvmfun.lower.codegen.cuda.cubins import PLACEHOLDER, KernelSource
+from tvmfun.lower.codegen.cuda.tensor_maps import TYPE
 from tvmfun.lower.tir.build import nbytes
 from tvmfun.lower.tir.walk import find
-from tvmfun.runtime.cuda_module import Launch, Step
+from tvmfun.runtime.cuda_module import MAP_ALIGNMENT, Argument, Launch, Scalar, Step, TensorMap, word_offsets
+from tvmfun.runtime.plan import Address
 
 #: The threads of most kernels' blocks; kernels of fewer threads may be joined with these.
 _THREADS = 256
@@ -30,7 +33,8 @@ _MOST_WORDS, _MOST_KERNELS, _MOST_SHARED = 512, 32, 24 << 10
 
 # Names by which a kernel depends on the whole grid: its blocks cannot get other numbers.
 _OF_THE_GRID = re.compile(
-    r"blockIdx\.[yz]|gridDim|blockDim|cluster|cooperative_groups|griddepcontrol|grid_constant|setmaxnreg"
+    r"blockIdx\.[yz]|gridDim|blockDim|(?<!shared::)cluster|cooperative_groups|griddepcontrol|setmaxnreg"
+    rf"|grid_constant__ (?!{TYPE})"
 )
 _HEAD = re.compile(
     rf'extern "C" __global__ void (?:__launch_bounds__\([^)]*\) )?{PLACEHOLDER}_(\d+)\(([^)]*)\)( \{{|;)'
@@ -92,12 +96,12 @@ class Joiner:
         names: set[str] = set()
         for launch in sorted(launches, key=lambda launch: (launch.kernel, launch.grid)):
             is_new = launch.kernel not in names
-            words += len(launch.arguments)
+            words += _words(launch)
             shared += is_new * self._shared[launch.kernel]
             fits = words <= _MOST_WORDS and shared <= _MOST_SHARED and len(names) + is_new <= _MOST_KERNELS
             if not result or not fits:
                 result.append([])
-                names, words, shared = set(), len(launch.arguments), self._shared[launch.kernel]
+                names, words, shared = set(), _words(launch), self._shared[launch.kernel]
             names.add(launch.kernel)
             result[-1].append(launch)
         return result
@@ -115,7 +119,7 @@ class Joiner:
             (sum(launch.grid[0] for launch in launches), 1, 1),
             (max(launch.block[0] for launch in launches), 1, 1),
             max(launch.shared_bytes for launch in launches),
-            tuple(argument for launch in launches for argument in launch.arguments),
+            _packed(launches),
             is_packed=True,
         )
 
@@ -129,41 +133,79 @@ class Joiner:
             parameters = {names[int(i)]: _types(found) for i, found, _ in _HEAD.findall(text)}
             parts = _HEAD.sub(_PART, text[start:]).replace("blockIdx.x", "tvmfun_block")
             calls = {name: f"{PLACEHOLDER}_{i}" for i, name in enumerate(names)}
-            body = f"{parts}\n{_dispatch(sections, calls, parameters)}"
+            maps = {name: frozenset(i for i, _ in self.sources[name].maps) for name in names}
+            body = f"{parts}\n{_dispatch(sections, calls, parameters, maps)}"
             title = _title(self.sources[name].title for name in names)
             self._made[sections] = KernelSource(title, text[:start], body)
         return self._made[sections]
 
 
-def _dispatch(sections: Sequence[Section], calls: Mapping[str, str], parameters: Mapping[str, list[str]]) -> str:
+def _packed(launches: Sequence[Launch]) -> tuple[Argument, ...]:
+    """The rows of the table, with unused words in front of and after those that are aligned."""
+    unused = Scalar("uint64", 0)
+    packed: list[Argument] = []
+    for launch in launches:
+        is_aligned = any(isinstance(argument, TensorMap) for argument in launch.arguments)
+        for part in ((), launch.arguments) if is_aligned else (launch.arguments,):
+            packed += part
+            packed += [unused] * (-word_offsets(packed)[1] % MAP_ALIGNMENT if is_aligned else 0)
+    return tuple(packed)
+
+
+def _words(launch: Launch) -> int:
+    """The most words that a launch takes in a table."""
+    (*_, end), is_aligned = word_offsets(launch.arguments), any(isinstance(a, TensorMap) for a in launch.arguments)
+    return end + 2 * MAP_ALIGNMENT * is_aligned
+
+
+def _row(count: int, maps: frozenset[int]) -> tuple[list[int], int]:
+    """The words at which the arguments of a row are, and the words of a row."""
+    tensor, number = TensorMap(Address(0), "", (), (), ()), Address(0)
+    offsets, end = word_offsets([tensor if i in maps else number for i in range(count)])
+    return offsets, end + (-end % MAP_ALIGNMENT if maps else 0)
+
+
+def _dispatch(
+    sections: Sequence[Section],
+    calls: Mapping[str, str],
+    parameters: Mapping[str, list[str]],
+    maps: Mapping[str, frozenset[int]],
+) -> str:
     """The joined kernel.
 
     Args:
         sections: what its blocks compute, in order.
         calls: the device function of each kernel.
         parameters: the types of the parameters of each kernel.
+        maps: the parameters of each kernel that are tensor maps.
     """
     threads = max(section.threads for section in sections)
-    words = sum(len(parameters[section.kernel]) * section.count for section in sections)
+    starts, words = [], 0
+    for section in sections:
+        words += -words % MAP_ALIGNMENT if maps[section.kernel] else 0
+        starts.append(words)
+        words += section.count * _row(len(parameters[section.kernel]), maps[section.kernel])[1]
+    aligned = "__align__(64) " if any(maps.values()) else ""
     lines = [
-        f"struct {PLACEHOLDER}_table {{ unsigned long long words[{words}]; }};",
+        f"struct {aligned}{PLACEHOLDER}_table {{ unsigned long long words[{words}]; }};",
         f'extern "C" __global__ void __launch_bounds__({threads}) {PLACEHOLDER}(',
         f"    const __grid_constant__ {PLACEHOLDER}_table table) {{",
         "  int block = (int)blockIdx.x;",
-        "  const unsigned long long* row = table.words;",
     ]
-    for name, blocks, own, count in sections:
-        types = parameters[name]
-        arguments = "".join(f", {_argument(dtype, i)}" for i, dtype in enumerate(types))
+    for start, (name, blocks, own, count) in zip(starts, sections, strict=True):
+        types, own_maps = parameters[name], maps[name]
+        offsets, length = _row(len(types), own_maps)
+        arguments = "".join(
+            f", {_argument(dtype, at, i in own_maps)}" for i, (dtype, at) in enumerate(zip(types, offsets, strict=True))
+        )
         guard = f"if ((int)threadIdx.x < {own}) " if own < threads else ""
         lines += [
             f"  if (block < {blocks * count}) {{",
-            f"    row += block / {blocks} * {len(types)};",
+            f"    const unsigned long long* row = table.words + {start} + block / {blocks} * {length};",
             f"    {guard}{calls[name]}(block % {blocks}{arguments});",
             "    return;",
             "  }",
             f"  block -= {blocks * count};",
-            f"  row += {count * len(types)};",
         ]
     return "\n".join([*lines, "}", ""])
 
@@ -182,8 +224,10 @@ def _types(parameters: str) -> list[str]:
     return [text.replace("__restrict__", "").rsplit(None, 1)[0].strip() for text in parameters.split(",")]
 
 
-def _argument(dtype: str, i: int) -> str:
-    """The expression of an argument in a row of the table."""
+def _argument(dtype: str, i: int, is_map: bool) -> str:
+    """The expression of an argument in a row of the table; the address of one that is a tensor map."""
+    if is_map:
+        return f"({dtype})&row[{i}]"
     return f"({dtype})row[{i}]" if dtype.endswith("*") else f"*(const {dtype}*)&row[{i}]"
 
 

@@ -18,7 +18,18 @@ from tvmfun.lower.codegen.cuda.horizontal import fewest_launches, lifetimes
 from tvmfun.lower.codegen.cuda.host_functions import CONSTANTS, Constants, HostFunction, workspace_bytes
 from tvmfun.lower.codegen.cuda.joined import Joiner
 from tvmfun.lower.codegen.memory_plan import Store, Values
-from tvmfun.runtime.cuda_module import ArrayType, Branch, Copy, CudaModule, Launch, Repeat, Step, While
+from tvmfun.runtime.cuda_module import (
+    Argument,
+    ArrayType,
+    Branch,
+    Copy,
+    CudaModule,
+    Launch,
+    Repeat,
+    Step,
+    TensorMap,
+    While,
+)
 from tvmfun.runtime.plan import Address
 
 
@@ -149,7 +160,12 @@ def _depends_on_data(steps: Sequence[Step]) -> bool:
 
 def _placed(step: Step, table: Mapping[int, Address]) -> Step:
     """A record with the addresses of the memory plan."""
-    at = lambda value: _sum(table[value.slot], value) if isinstance(value, Address) else value
+
+    def at(value: Argument) -> Argument:
+        if isinstance(value, TensorMap):
+            return value._replace(address=at(value.address))
+        return _sum(table[value.slot], value) if isinstance(value, Address) else value
+
     inside = lambda body: tuple(_placed(one, table) for one in body)
     if isinstance(step, Launch):
         return step._replace(arguments=tuple(map(at, step.arguments)))

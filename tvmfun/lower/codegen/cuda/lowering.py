@@ -14,6 +14,7 @@ from tvm.tirx import AllocBuffer, Stmt
 from tvmfun.errors import TargetError
 from tvmfun.lower.codegen.cuda.constants import with_plain_constants
 from tvmfun.lower.codegen.cuda.cubins import PLACEHOLDER, KernelSource
+from tvmfun.lower.codegen.cuda.tensor_maps import tensor_maps, with_maps
 from tvmfun.lower.tir.walk import called, rewrite
 
 # The line before the kernels in a source that TVM writes.
@@ -102,7 +103,9 @@ def sources(kernels: tvm.IRModule, target: Target) -> dict[str, KernelSource]:
     for name, function in kernels.functions.items():
         text = source_of({PLACEHOLDER: function}, target)
         start = _FIRST_KERNEL.search(text).start()
-        found[name.name_hint] = KernelSource(_title(name.name_hint), text[:start], text[start:])
+        body = text[start:]
+        maps = tuple(tensor_maps(body).items())
+        found[name.name_hint] = KernelSource(_title(name.name_hint), text[:start], with_maps(body), maps)
     return found
 
 

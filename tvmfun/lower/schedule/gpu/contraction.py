@@ -23,10 +23,12 @@ from tvmfun.lower.schedule.gpu import operands, tiles, vectors
 from tvmfun.lower.schedule.gpu.column_sums import ColumnSum, without_column_sums
 from tvmfun.lower.schedule.gpu.columns import emit_columns
 from tvmfun.lower.schedule.gpu.launch import over_points
-from tvmfun.lower.schedule.gpu.mainloops import MainLoop
+from tvmfun.lower.schedule.gpu.mainloops import BARRIER_BYTES, MainLoop
 from tvmfun.lower.schedule.gpu.operands import TileLoader
+from tvmfun.lower.schedule.gpu.primitives import definition
 from tvmfun.lower.schedule.gpu.products import HALF, Product, match, with_epilogues
 from tvmfun.lower.schedule.gpu.results import Epilogue
+from tvmfun.lower.schedule.gpu.tensor_maps import TiledOperand
 from tvmfun.lower.schedule.gpu.vectors import address, call
 from tvmfun.lower.schedule.stage_passes import inline_maps
 from tvmfun.lower.schedule.stages import parse, without_empty
@@ -70,7 +72,9 @@ def schedule_in_place(
         return None
     reduced = function.attrs.get("tvmfun.precision") == TENSORFLOAT32
     format = product.dtype if product.dtype in HALF or not reduced else "tf32"
-    kernel = _Kernel.of(product, temps, arch, format, next(iter(sums), None))
+    # The address of a part of an array, such as the row of a loop's step, is not known when maps are encoded.
+    whole = () if function.attrs.get("tvmfun.inside") else function.params
+    kernel = _Kernel.of(product, temps, arch, format, next(iter(sums), None), whole)
     emitted, params = kernel.emit(), list(function.params)
     for source, output in in_place:
         emitted = build.replace_accesses(emitted, output, source, list)
@@ -89,6 +93,8 @@ class _Kernel:
     loop: MainLoop
     left: TileLoader
     right: TileLoader
+    #: The operands that the copy engine moves, or None.
+    tiled: tuple[TiledOperand | None, TiledOperand | None]
     epilogue: Epilogue
     thread: ir.Var
     block: ir.Var
@@ -96,8 +102,25 @@ class _Kernel:
     sum: ColumnSum | None
 
     @classmethod
-    def of(cls, product: Product, temps: list[Buffer], arch: str, format: str, sum: ColumnSum | None) -> _Kernel:
-        """Chooses the tiles and how they are read, for factors that are multiplied as ``format``."""
+    def of(
+        cls,
+        product: Product,
+        temps: list[Buffer],
+        arch: str,
+        format: str,
+        sum: ColumnSum | None,
+        whole: Sequence[Buffer],
+    ) -> _Kernel:
+        """Chooses the tiles and how they are read.
+
+        Args:
+            product: the product.
+            temps: the intermediates.
+            arch: the architecture.
+            format: the format in which factors are multiplied.
+            sum: the sum of columns of a result, if there is one.
+            whole: the parameters that are whole arrays.
+        """
         sides = product.left, product.right
         readings = [operands.reading(side, product) for side in sides]
         tile, splits = tiles.choose(format, dims.typical(product.sizes), arch)
@@ -109,7 +132,12 @@ class _Kernel:
         ]
         if sum is not None and splits == 1:
             temps = [*temps, sum.terms.output]
-        return cls(product, loop, *loaders, Epilogue(product, temps), thread, block, splits, sum)
+        maps = [stage.value for stage in product.stage.epilogues]
+        tiled = tuple(
+            TiledOperand.match(side, product, loader.reading, loader.layout, [other.value, *maps], whole)
+            for side, other, loader in zip(sides, sides[::-1], loaders, strict=True)
+        )
+        return cls(product, loop, *loaders, tiled, Epilogue(product, temps), thread, block, splits, sum)
 
     def emit(self) -> Stmt:
         """The launches: one; or one for partial sums over ranges of the terms, and one that adds them.
@@ -200,7 +228,11 @@ class _Kernel:
         steps = build.ceil_div(build.ceil_div(terms, loop.depth), self.splits)
         begins = split * (steps * loop.depth) if self.splits > 1 else tirx.const(0, _INT)
         sides = ((self.left, row, 0), (self.right, column, loop.left.nbytes))
-        registers = [loader.registers() for loader, _, _ in sides]
+        registers = [
+            None if tiled is not None else loader.registers()
+            for (loader, _, _), tiled in zip(sides, self.tiled, strict=True)
+        ]
+        has_copies = any(held is None and tiled is None for held, tiled in zip(registers, self.tiled, strict=True))
         end: Expr = tirx.const(terms, _INT) if isinstance(terms, int) else of_size(terms)
         if self.splits > 1:
             end = tirx.min(end, begins + steps * loop.depth)
@@ -211,13 +243,13 @@ class _Kernel:
         def begin(step: Expr) -> Stmt:
             """Copies, or computes in registers, the tiles of a step."""
             stmts = []
-            for (loader, first, offset), held in zip(sides, registers, strict=True):
-                term = begins + step * loop.depth
-                if held is None:
-                    stmts.append(loader.copy(env, first, term, end, shared, stage(step) + offset))
-                else:
+            term = begins + step * loop.depth
+            for (loader, first, offset), held, tiled in zip(sides, registers, self.tiled, strict=True):
+                if held is not None:
                     stmts.append(loader.compute(env, first, term, end, held[0]))
-            return build.seq(*stmts)
+                elif tiled is None:
+                    stmts.append(loader.copy(env, first, term, end, shared, stage(step) + offset))
+            return build.seq(self._boxes(env, (row, column), term, shared, step), *stmts)
 
         def finish(step: Expr) -> Stmt | None:
             """Stores what was computed in registers."""
@@ -228,7 +260,7 @@ class _Kernel:
             ]
             return build.seq(*stores) if stores else None
 
-        commit = call("tvmfun_copies_commit")
+        commit = call("tvmfun_copies_commit") if has_copies else None
         first = []
         for i in range(loop.ahead):
             start = build.seq(begin(tirx.const(i, _INT)), finish(tirx.const(i, _INT)))
@@ -248,8 +280,9 @@ class _Kernel:
         stored = finish(following)
         in_background = lambda *stmts: stmts if loop.is_asynchronous else ()
         body = build.seq(
-            call(f"tvmfun_copies_wait<{loop.ahead - 1}>"),
-            *in_background(call("tvmfun_publish")),
+            call(f"tvmfun_copies_wait<{loop.ahead - 1}>") if has_copies else None,
+            self._await_boxes(shared, step),
+            *in_background(None if all(self.tiled) else call("tvmfun_publish")),
             call("tvmfun_barrier"),
             tirx.IfThenElse(is_needed, begin(following), None),
             commit,
@@ -261,15 +294,54 @@ class _Kernel:
             sums_allocation,
             *(held[1] for held in registers if held is not None),
             call(f"tvmfun_clear<{loop.sums}>", address(sums, 0)),
+            self._make_barriers(shared),
             *first,
             tirx.For(step, 0, steps, tirx.ForKind.SERIAL, body),
-            call("tvmfun_copies_wait<0>"),
+            call("tvmfun_copies_wait<0>") if has_copies else None,
             *in_background(call(f"{loop.name}_finish", address(sums, 0), source=loop.source)),
             call("tvmfun_barrier"),
             call(f"{loop.name}_spill", address(shared, 0), address(sums, 0), source=loop.source),
             call("tvmfun_barrier"),
             results(shared),
         )
+
+    # -- the copy engine -----------------------------------------------------------------------------------------------
+
+    def _barrier(self, shared: Buffer, step: Expr) -> Expr:
+        """The address of the barrier that counts the bytes of a step's tiles."""
+        first = self.loop.stages * self.loop.stage_bytes
+        return address(shared, first + tirx.floormod(step, self.loop.stages) * BARRIER_BYTES)
+
+    def _make_barriers(self, shared: Buffer) -> Stmt | None:
+        """Makes a barrier for each stage, which all threads and the copy engine see afterwards."""
+        if not any(self.tiled):
+            return None
+        make = lambda i: call(
+            "tvmfun_make_barrier", self._barrier(shared, tirx.const(i, _INT)), source=definition("tvmfun_expect")
+        )
+        made = build.seq(*map(make, range(self.loop.stages)), call("tvmfun_publish"))
+        return build.seq(tirx.IfThenElse(tirx.EQ(self.thread, 0), made, None), call("tvmfun_barrier"))
+
+    def _boxes(self, env: Env, firsts: tuple[Expr, Expr], term: Expr, shared: Buffer, step: Expr) -> Stmt | None:
+        """Lets one thread begin the copies of a step's tiles by the copy engine."""
+        if not any(self.tiled):
+            return None
+        barrier = self._barrier(shared, step)
+        at = tirx.floormod(step, self.loop.stages) * self.loop.stage_bytes
+        bytes_of_step = sum(tiled.nbytes for tiled in self.tiled if tiled is not None)
+        stmts = [call("tvmfun_expect", barrier, tirx.const(bytes_of_step, _INT))]
+        for tiled, first, offset in zip(self.tiled, firsts, (0, self.loop.left.nbytes), strict=True):
+            if tiled is not None:
+                stmts.append(tiled.copy(env, first, term, shared, at + offset, barrier))
+        copies = tirx.IfThenElse(tirx.EQ(self.thread, 0), build.seq(*stmts), None)
+        return build.seq(copies, call("tvmfun_converge"))
+
+    def _await_boxes(self, shared: Buffer, step: Expr) -> Stmt | None:
+        """Waits for the copies of a step."""
+        if not any(self.tiled):
+            return None
+        parity = tirx.floormod(tirx.floordiv(step, self.loop.stages), 2)
+        return call("tvmfun_await", self._barrier(shared, step), parity, source=definition("tvmfun_expect"))
 
     def _results(self, env: Env, first_row: Expr, first_column: Expr, shared: Buffer) -> Stmt:
         """The epilogue of a tile whose sums are in shared memory."""

@@ -14,6 +14,9 @@ from typing import ClassVar
 from tvmfun.lower.schedule.gpu.layouts import Layout, Padded
 from tvmfun.lower.schedule.gpu.primitives import definition
 
+#: The size of a barrier that counts copied bytes.
+BARRIER_BYTES = 8
+
 
 @dataclass(frozen=True)
 class MainLoop:
@@ -110,8 +113,9 @@ class MainLoop:
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of a block: the tiles, and afterwards the result."""
-        return max(self.stages * self.stage_bytes, self.rows * self.result_length * 4)
+        """Shared memory of a block: the tiles and a barrier for each stage, and afterwards the result."""
+        barriers = BARRIER_BYTES if self.is_asynchronous else 0
+        return max(self.stages * (self.stage_bytes + barriers), self.rows * self.result_length * 4)
 
     @property
     def name(self) -> str:

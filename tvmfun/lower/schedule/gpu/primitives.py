@@ -74,6 +74,53 @@ __device__ __forceinline__ unsigned long long tvmfun_matrix(const void* start) {
   return layout | (address & 0x3ffff) >> 4;
 }
 """,
+    "tvmfun_expect": r"""
+// Barriers that count bytes which the copy engine writes; the thread that makes them publishes them.
+__device__ __forceinline__ void tvmfun_make_barrier(void* barrier) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"((unsigned)__cvta_generic_to_shared(barrier)) : "memory");
+}
+__device__ __forceinline__ void tvmfun_expect(void* barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+               ::"r"((unsigned)__cvta_generic_to_shared(barrier)), "r"(bytes) : "memory");
+}
+// Waits until the phase of this parity is over: the first one has parity 0.
+__device__ __forceinline__ void tvmfun_await(void* barrier, int parity) {
+  unsigned address = (unsigned)__cvta_generic_to_shared(barrier), is_over = 0;
+  while (!is_over) {
+    asm volatile("{ .reg .pred over; mbarrier.try_wait.parity.shared::cta.b64 over, [%1], %2; "
+                 "selp.u32 %0, 1, 0, over; }"
+                 : "=r"(is_over) : "r"(address), "r"(parity) : "memory");
+  }
+}
+""",
+    "tvmfun_load_tile": r"""
+// Copies a box of a tensor in the background. The map of it, in the kernel's parameters, is what `map` points to.
+template <int RANK, long long... MAP>
+__device__ __forceinline__ void tvmfun_load_tile(void* shared, const void* map, void* barrier, int c0, int c1, int c2,
+                                                 int c3, int c4) {
+  unsigned to = (unsigned)__cvta_generic_to_shared(shared), at = (unsigned)__cvta_generic_to_shared(barrier);
+  if (RANK == 2) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
+                 "[%1, {%3, %4}], [%2];"
+                 ::"r"(to), "l"(map), "r"(at), "r"(c0), "r"(c1) : "memory");
+  } else if (RANK == 3) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
+                 "[%1, {%3, %4, %5}], [%2];"
+                 ::"r"(to), "l"(map), "r"(at), "r"(c0), "r"(c1), "r"(c2) : "memory");
+  } else if (RANK == 4) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
+                 "[%1, {%3, %4, %5, %6}], [%2];"
+                 ::"r"(to), "l"(map), "r"(at), "r"(c0), "r"(c1), "r"(c2), "r"(c3) : "memory");
+  } else {
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
+                 "[%1, {%3, %4, %5, %6, %7}], [%2];"
+                 ::"r"(to), "l"(map), "r"(at), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4) : "memory");
+  }
+}
+""",
+    "tvmfun_converge": r"""
+__device__ __forceinline__ void tvmfun_converge() { __syncwarp(); }
+""",
     "tvmfun_ldmatrix": r"""
 // Four 8x8 matrices of 16-bit numbers from the rows whose addresses the lanes hold.
 __device__ __forceinline__ void tvmfun_ldmatrix(unsigned* r, const void* row) {
