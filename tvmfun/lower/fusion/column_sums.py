@@ -5,7 +5,7 @@ Otherwise a kernel of its own would read, or compute, all terms once more.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from tvmfun import dtypes
 from tvmfun.core import dims
@@ -17,48 +17,80 @@ from tvmfun.ops.dot import dot_general
 from tvmfun.ops.reduce import sum as sum_op
 
 
-def attach_column_sums(kernels: Sequence[Kernel], returned: Sequence[Atom]) -> list[Kernel]:
+def attach_column_sums(kernels: Sequence[Kernel], returned: Collection[Atom]) -> list[Kernel]:
     """Returns the kernels with at most one column sum in each product and each kernel of maps.
+
+    The sum's own maps of the terms come with it. It can join a kernel that computes some of what it reads, if all else
+    is there before that kernel runs.
 
     Args:
         kernels: in an order in which they can run.
         returned: the outputs of the Program.
     """
-    result: list[Kernel | None] = list(kernels)
-    ready: dict[Atom, int] = {}  # the kernels after which values can be read
-    makers: dict[Atom, list[int]] = {}  # the kernels that compute values, stored or not
-    readers: dict[Atom, set[int]] = {}
-    for i, kernel in enumerate(kernels):
-        ready.update((out, i) for out in kernel.outputs)
-        for out in (out for equation in kernel.equations for out in equation.outputs):
-            makers.setdefault(out, []).append(i)
-        for atom in kernel.inputs:
-            readers.setdefault(atom, set()).add(i)
-    for i, kernel in enumerate(kernels):
-        *maps, last = kernel.equations
-        if last.op is not sum_op or kernel.outputs != last.outputs:
-            continue
-        reads = [atom for atom in (*kernel.inputs, *last.inputs) if atom in makers]
-        for j in sorted({j for atom in reads for j in makers[atom] if j < i}):
-            into = result[j]
-            if into is None or not all(j in makers.get(a, ()) or ready.get(a, -1) < j for a in kernel.inputs):
-                continue
-            known = set(map(id, into.equations))
-            joined = (*into.equations, *(equation for equation in maps if id(equation) not in known))
-            if not _takes(into, joined[len(into.equations) :], last):
-                continue
-            result[i] = None
+    return _Attaching(kernels, set(returned)).result()
+
+
+class _Attaching:
+    """Kernels, and those that compute and read each value, by position."""
+
+    def __init__(self, kernels: Sequence[Kernel], returned: set[Atom]) -> None:
+        self.kernels: list[Kernel | None] = list(kernels)
+        self.returned = returned
+        self.ready: dict[Atom, int] = {}  # the kernels after which values are stored
+        self.makers: dict[Atom, list[int]] = {}  # those that compute them, whether or not they store them
+        self.readers: dict[Atom, set[int]] = {}
+        for i, kernel in enumerate(kernels):
+            self.ready.update((out, i) for out in kernel.outputs)
+            for out in (out for equation in kernel.equations for out in equation.outputs):
+                self.makers.setdefault(out, []).append(i)
             for atom in kernel.inputs:
-                readers[atom].discard(i)
-            computed = {out for equation in joined for out in equation.outputs}
-            inputs = dict.fromkeys((*into.inputs, *(atom for atom in kernel.inputs if atom not in computed)))
-            for atom in inputs:
-                readers.setdefault(atom, set()).add(j)
-            kept = tuple(out for out in into.outputs if readers.get(out) or out in returned)
-            result[j] = Kernel((*joined, last), tuple(inputs), (*kept, *last.outputs))
-            ready[last.outputs[0]] = j
-            break
-    return [kernel for kernel in result if kernel is not None]
+                self.readers.setdefault(atom, set()).add(i)
+
+    def result(self) -> list[Kernel]:
+        """The kernels after all sums that can have joined others."""
+        for i, kernel in enumerate(self.kernels):
+            if kernel is None or kernel.equations[-1].op is not sum_op:
+                continue
+            if kernel.outputs == kernel.equations[-1].outputs:
+                self.attach(i, kernel)
+        return [kernel for kernel in self.kernels if kernel is not None]
+
+    def attach(self, i: int, kernel: Kernel) -> None:
+        """Makes a kernel that ends in a sum part of the first one that takes it."""
+        *maps, total = kernel.equations
+        for j in self.candidates(i, kernel):
+            into = self.kernels[j]
+            known = set() if into is None else set(map(id, into.equations))
+            added = [equation for equation in maps if id(equation) not in known]
+            if into is not None and self.is_readable(kernel, j) and _takes(into, added, total):
+                self.kernels[i] = None
+                self.kernels[j] = self.joined((i, kernel), (j, into), added, total)
+                return
+
+    def candidates(self, i: int, kernel: Kernel) -> list[int]:
+        """The earlier kernels that compute something of what a sum is made of."""
+        values = (*kernel.inputs, *kernel.equations[-1].inputs)
+        return sorted({j for value in values for j in self.makers.get(value, ()) if j < i})
+
+    def is_readable(self, kernel: Kernel, j: int) -> bool:
+        """Whether all inputs of a kernel are computed in another one, or before it."""
+        return all(j in self.makers.get(atom, ()) or self.ready.get(atom, -1) < j for atom in kernel.inputs)
+
+    def joined(
+        self, own: tuple[int, Kernel], other: tuple[int, Kernel], added: Sequence[Equation], total: Equation
+    ) -> Kernel:
+        """The other kernel with the sum, and without results that only the sum's own kernel read."""
+        (i, kernel), (j, into) = own, other
+        equations = (*into.equations, *added)
+        computed = {out for equation in equations for out in equation.outputs}
+        for atom in kernel.inputs:
+            self.readers[atom].discard(i)
+        inputs = dict.fromkeys((*into.inputs, *(atom for atom in kernel.inputs if atom not in computed)))
+        for atom in inputs:
+            self.readers.setdefault(atom, set()).add(j)
+        self.ready[total.outputs[0]] = j
+        kept = (out for out in into.outputs if self.readers.get(out) or out in self.returned)
+        return Kernel((*equations, total), tuple(inputs), (*kept, *total.outputs))
 
 
 def _takes(kernel: Kernel, maps: Sequence[Equation], total: Equation) -> bool:

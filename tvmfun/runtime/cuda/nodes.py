@@ -163,7 +163,7 @@ class LaunchNode:
 
     size = 1
 
-    def __init__(self, launch: Launch, indices: tuple[int, ...], function: int, driver: Driver | None = None) -> None:
+    def __init__(self, launch: Launch, indices: tuple[int, ...], function: int, driver: Driver) -> None:
         self.name = launch.kernel
         self._driver = driver
         arguments = [arg.at(indices) if isinstance(arg, Scalar) else arg for arg in launch.arguments]
@@ -321,7 +321,9 @@ class ControlNode:
         """Adds the kernel that sets a condition."""
         numbers = (int(self._nbytes == 1), last, chosen % (1 << 32))
         arguments = (Scalar("uint64", handle), self._address, *(Scalar("int32", number) for number in numbers))
-        node = LaunchNode(Launch("set_condition", (1, 1, 1), (1, 1, 1), 0, arguments), (), self._function)
+        node = LaunchNode(
+            Launch("set_condition", (1, 1, 1), (1, 1, 1), 0, arguments), (), self._function, chain.device.driver
+        )
         chain.extend([node], self._table)
 
     def _conditional(self, chain: Chain, handle: int, kind: int, size: int) -> list[Chain]:

@@ -6,7 +6,7 @@ per column and tile of rows; another one adds these.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tvm import tirx
@@ -68,6 +68,38 @@ def without_column_sums(stages: Sequence[AnyStage]) -> tuple[list[AnyStage], lis
     return result, sums
 
 
+@dataclass(frozen=True)
+class Spread:
+    """How rows and columns are spread over blocks of threads.
+
+    Args:
+        lanes: the neighbouring columns of a thread.
+        across, beneath: the threads of a block beside, and beneath each other.
+        blocks_across, blocks_beneath: the same of blocks.
+        steps: the rows of a thread.
+    """
+
+    lanes: int
+    across: int
+    beneath: int
+    blocks_across: int
+    blocks_beneath: int
+    steps: int
+
+    @classmethod
+    def of(cls, rows: int, columns: int) -> Spread:
+        """A row of a block is a warp, or all columns if there are fewer; a thread has several rows."""
+        lanes, across = _MOST_LANES, 1
+        while lanes > 1 and (columns % lanes or columns < lanes * WARP):
+            lanes //= 2
+        while across < WARP and across * lanes < columns:
+            across *= 2
+        beneath, blocks_across = THREADS // across, build.ceil_div(columns, across * lanes)
+        blocks = max(1, min(_BLOCKS // blocks_across, rows // (beneath * _FEWEST_ROWS)))
+        steps = build.ceil_div(rows, blocks * beneath)
+        return cls(lanes, across, beneath, blocks_across, build.ceil_div(rows, steps * beneath), steps)
+
+
 @dataclass(frozen=True, eq=False)
 class SummedMaps:
     """Maps over rows and columns, and the sum over the rows of one of them.
@@ -104,98 +136,77 @@ class SummedMaps:
                 return None
         return cls(tuple(inlined), tuple(stage.output for stage in inlined if contains(temps, stage.output)), total)
 
-    @property
-    def lanes(self) -> int:
-        """The neighbouring columns of a thread: so many that a warp has a row."""
-        columns = volume(self.sum.stage.space)
-        lanes = _MOST_LANES
-        while lanes > 1 and (columns % lanes or columns < lanes * WARP):
-            lanes //= 2
-        return lanes
-
     def emit(self) -> list[Stmt]:
         """The launches, and the allocation of what is between them."""
         columns, rows = volume(self.sum.stage.space), volume(self.sum.stage.reduce)
-        across = 1
-        while across < WARP and across * self.lanes < columns:
-            across *= 2
-        tiles_across = build.ceil_div(columns, across * self.lanes)
-        beneath = THREADS // across
-        tiles = max(1, min(_BLOCKS // tiles_across, rows // (beneath * _FEWEST_ROWS)))
-        steps = build.ceil_div(rows, tiles * beneath)
-        tiles = build.ceil_div(rows, steps * beneath)
-        parts = build.buffer((tiles, columns), "float32", "column_sums")
+        spread = Spread.of(rows, columns)
+        parts = build.buffer((spread.blocks_beneath, columns), "float32", "column_sums")
+        blocks = spread.blocks_across * spread.blocks_beneath
+        tiles = launch(blocks, THREADS, lambda block, thread: self._tile(parts, spread, block, thread))
+        return [AllocBuffer(parts), tiles, emit_columns(self.sum.over_tiles(parts))]
 
-        def body(block: Expr, thread: Expr) -> Stmt:
-            tile = tirx.indexdiv(block, tiles_across)
-            across_block = tirx.indexmod(block, tiles_across) * across
-            column, row = tirx.indexmod(thread, across), tirx.indexdiv(thread, across)
-            return self._block(parts, tile, across_block + column, (row, beneath), (column, across), steps)
-
-        return [
-            AllocBuffer(parts),
-            launch(tiles * tiles_across, THREADS, body),
-            emit_columns(self.sum.over_tiles(parts)),
-        ]
-
-    def _block(
-        self, parts: Buffer, tile: Expr, vector: Expr, row: tuple[Expr, int], column: tuple[Expr, int], steps: int
-    ) -> Stmt:
-        """The statements of a thread.
-
-        Args:
-            parts: the sums, by tile and column.
-            tile: the tile of rows.
-            vector: the number of the vector of columns.
-            row: the row in the block, and the rows of a block.
-            column: the vector in the block, and the vectors of a block.
-            steps: the rows of a thread.
-        """
-        lanes, lead = self.lanes, self.maps[0]
-        *outer, inner = lead.space
-        (own_row, beneath), (own_column, across) = row, column
-        columns, rows = inner.extent, volume(outer)
-        total = registers(lanes, "float32", "total")
-        terms = self.maps[-1].output
-        add = lambda results: build.unrolled(
-            inner, lanes, lambda k: BufferStore(total, total[k] + results[terms][k], [k])
-        )
-        loads = vector_loads(self.maps, outer, [inner], lanes)
-        first = vector * lanes
-
-        def step(i: Expr) -> Stmt:
-            position = (tile * steps + i) * beneath + own_row
-            env = build.unflatten(outer, position)
-            at = lambda k: {**env, **indices_at(self.maps, [inner], first + k)}
-            stmt = VectorOfMaps(self.maps, self.private, loads, inner, lanes).emit(at, add)
-            tests = [] if rows % (steps * beneath) == 0 else [position < rows]
-            if columns % (across * lanes):
-                tests.append(first < columns)
-            return IfThenElse(tirx.all(*tests), stmt, None) if tests else stmt
-
-        slots = shared([beneath, across * lanes], "float32", "partial")
-        each = lambda body: build.unrolled(inner, lanes, body)
-        half, exchanges = beneath // 2, []
-        while half:  # the lower half of the rows gives its totals to the upper half
-            is_below = tirx.all(own_row >= half, own_row < 2 * half)
-            give = lambda k: BufferStore(slots, total[k], [own_row, own_column * lanes + k])
-            take = lambda k, half=half: BufferStore(
-                total, total[k] + slots[own_row + half, own_column * lanes + k], [k]
-            )
-            exchanges += [IfThenElse(is_below, each(give), None), barrier()]
-            exchanges += [IfThenElse(own_row < half, each(take), None), barrier()]
-            half //= 2
+    def _tile(self, parts: Buffer, spread: Spread, block: Expr, thread: Expr) -> Stmt:
+        """The statements of a thread, which leave the sums of a block's columns in a row of ``parts``."""
+        lanes, inner = spread.lanes, self.maps[0].space[-1]
+        tile = tirx.indexdiv(block, spread.blocks_across)
+        column, row = tirx.indexmod(thread, spread.across), tirx.indexdiv(thread, spread.across)
+        first = (tirx.indexmod(block, spread.blocks_across) * spread.across + column) * lanes
+        is_column = None if inner.extent % (spread.across * lanes) == 0 else first < inner.extent
+        total, each = registers(lanes, "float32", "total"), lambda body: build.unrolled(inner, lanes, body)
         store = each(lambda k: BufferStore(parts, total[k], [tile, first + k]))
-        is_first = tirx.EQ(own_row, 0)
-        writes = is_first if columns % (across * lanes) == 0 else tirx.all(is_first, first < columns)
         return build.seq(
             AllocBuffer(total),
             each(lambda k: BufferStore(total, tirx.const(0.0, "float32"), [k])),
-            build.loop(inner, steps, step),
-            AllocBuffer(slots),
-            *exchanges,
-            IfThenElse(writes, store, None),
+            self._rows(total, spread, (tile * spread.steps, row, first), is_column),
+            _exchanged(total, spread, row, column, each),
+            _guarded(store, tirx.EQ(row, 0), is_column),
         )
+
+    def _rows(self, total: Buffer, spread: Spread, at: tuple[Expr, Expr, Expr], is_column: Expr | None) -> Stmt:
+        """The maps of a thread's rows, of which the terms are added to the totals.
+
+        Args:
+            total: the totals of a thread.
+            spread: how rows are spread.
+            at: the first step of the block, the thread's row in the block, and its first column.
+            is_column: whether there is such a column; None if there is.
+        """
+        *outer, inner = self.maps[0].space
+        first_step, row, first = at
+        terms, loads = self.maps[-1].output, vector_loads(self.maps, outer, [inner], spread.lanes)
+        add = lambda results: build.unrolled(
+            inner, spread.lanes, lambda k: BufferStore(total, total[k] + results[terms][k], [k])
+        )
+
+        def step(i: Expr) -> Stmt:
+            position = (first_step + i) * spread.beneath + row
+            env = build.unflatten(outer, position)
+            at = lambda k: {**env, **indices_at(self.maps, [inner], first + k)}
+            vector = VectorOfMaps(self.maps, self.private, loads, inner, spread.lanes).emit(at, add)
+            is_whole = volume(outer) % (spread.steps * spread.beneath) == 0
+            return _guarded(vector, None if is_whole else position < volume(outer), is_column)
+
+        return build.loop(inner, spread.steps, step)
+
+
+def _guarded(stmt: Stmt, *conditions: Expr | None) -> Stmt:
+    """The statement under the conditions that are not None."""
+    tests = [condition for condition in conditions if condition is not None]
+    return IfThenElse(tirx.all(*tests), stmt, None) if tests else stmt
+
+
+def _exchanged(total: Buffer, spread: Spread, row: Expr, column: Expr, each: Callable) -> Stmt:
+    """Adds the totals of a block's rows to those of the first one: a row of the lower half to one of the upper half."""
+    slots = shared([spread.beneath, spread.across * spread.lanes], "float32", "partial")
+    slot = lambda row, k: (row, column * spread.lanes + k)
+    half, stmts = spread.beneath // 2, [AllocBuffer(slots)]
+    while half:
+        give = each(lambda k: BufferStore(slots, total[k], slot(row, k)))
+        take = each(lambda k, half=half: BufferStore(total, total[k] + slots[slot(row + half, k)], [k]))
+        stmts += [_guarded(give, row >= half, row < 2 * half), barrier()]
+        stmts += [_guarded(take, row < half), barrier()]
+        half //= 2
+    return build.seq(*stmts)
 
 
 def _inlined(maps: list[Stage], axes: Sequence[Axis], temps: Sequence[Buffer]) -> list[Stage]:
