@@ -126,6 +126,8 @@ class Trace:
             raise dims.blame_op(error, op.name) from None
         if op.simplify is not None and _STATE.simplify:
             simpler = op.simplify(*(self.value(atom) for atom in atoms), **params)
+            if isinstance(simpler, tuple):
+                return tuple([self.atom(one, op.name) for one in simpler])
             if simpler is not None:
                 return self.atom(simpler, op.name)
         outputs = tuple(map(Variable, avals)) if isinstance(avals, tuple) else (Variable(avals),)

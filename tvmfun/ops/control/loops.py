@@ -11,7 +11,7 @@ from tvmfun.core.array import ShapeDtype
 from tvmfun.core.batching import Batched, batch, current_axis, repeat
 from tvmfun.core.derivative import indices_of, needed_inputs, restricted, trace_leaves, zeros
 from tvmfun.core.op import Op, register
-from tvmfun.core.program import Program
+from tvmfun.core.program import Program, Variable
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops import reduce as reductions
 from tvmfun.ops import shape as shapes
@@ -181,6 +181,22 @@ def _swapped(x: Any) -> Any:
     return shapes.permute_dims(x, axes=(1, 0, *range(2, x.ndim)))
 
 
+# -- rows that are the same --------------------------------------------------------------------------------------------
+
+
+def _loop_simplify(*operands, body, **params):
+    """Rows that are the same value are stacked once, such as a cotangent that several derivatives need."""
+    carry = params["carry"]
+    first = {atom: i for i, atom in reversed([*enumerate(body.outputs[carry:], carry)]) if isinstance(atom, Variable)}
+    kept = [i < carry or first.get(atom, i) == i for i, atom in enumerate(body.outputs)]
+    if all(kept):
+        return None
+    results = loop(*operands, body=restricted(body, [True] * len(body.inputs), kept), **params)
+    position = {i: number for number, i in enumerate(indices_of(kept))}
+    rows = [i if kept[i] else first[atom] for i, atom in enumerate(body.outputs)]
+    return (*(results[position[i]] for i in rows), *results[sum(kept) :])
+
+
 # -- unused results ----------------------------------------------------------------------------------------------------
 
 
@@ -222,6 +238,7 @@ loop = register(
         _loop_shape,
         _loop,
         batch=_loop_batch,
+        simplify=_loop_simplify,
         pullback=loop_pullback,
         pushforward=loop_pushforward,
         runs=_loop_runs,

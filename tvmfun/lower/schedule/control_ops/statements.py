@@ -212,11 +212,20 @@ class StatementBuilder:
         # Control flow selects rows of its arguments, so their first axis must be that of the buffer.
         stacked = {atom for kernel in kernels if kernel.is_control for atom in (*kernel.inputs, *kernel.outputs)}
         views = self._views(kernels, stacked)
-        final, in_place = self._final_memory(program, inputs, outputs, kernels, views)
-        refs: dict[Variable, BufferRef] = {**dict(zip(program.inputs, inputs, strict=True)), **final}
+        given = dict(zip(program.inputs, inputs, strict=True))
+        early: list[tuple[Variable, BufferRef]] = []
+        results: list[tuple[Atom, BufferRef]] = []
+        for atom, target in zip(program.outputs, outputs, strict=True):
+            # What is stacked of an old state is copied first, so that the new one can be written over it.
+            if isinstance(atom, Variable) and atom in given and not _is_part(target, inputs):
+                early.append((atom, target))
+            else:
+                results.append((atom, target))
+        final, in_place = self._final_memory(given, results, kernels, views)
+        refs: dict[Variable, BufferRef] = {**given, **final}
         states = liveness.states(program, kernels)
         memory = BufferPool(self.new, liveness.last_use(program, kernels, states, views))
-        statements: list[tirx.Stmt] = []
+        statements = [self.copy(given[atom], target) for atom, target in early]
         for i, kernel in enumerate(kernels):
             (first, *_) = kernel.outputs
             if first in views and first not in refs:
@@ -234,7 +243,7 @@ class StatementBuilder:
                     refs[state] = refs[out]
             statements += self._kernel(kernel, refs, in_place.get(i, ()))
             memory.finish(i)
-        return [*statements, *self._results(program.outputs, outputs, refs)]
+        return [*statements, *self._results(results, refs)]
 
     def _views(self, kernels: Sequence[Kernel], stacked: set[Atom]) -> dict[Variable, Variable]:
         """Maps views to the values that they show; they need no memory."""
@@ -247,28 +256,36 @@ class StatementBuilder:
 
     def _final_memory(
         self,
-        program: Program,
-        inputs: Sequence[BufferRef],
-        outputs: Sequence[BufferRef],
+        given: Mapping[Variable, BufferRef],
+        outputs: Sequence[tuple[Atom, BufferRef]],
         kernels: Sequence[Kernel],
         views: Mapping[Variable, Variable],
     ) -> tuple[dict[Variable, BufferRef], dict[int, InPlace]]:
         """The results that kernels may write to their final memory, because the old value is not read afterwards.
 
-        Also returns, for each kernel that needs a schedule for it, what it writes over its inputs.
+        Args:
+            given: the memory of the inputs.
+            outputs: the results, and their final memory.
+            kernels: the kernels.
+            views: views, and the values that they show.
+
+        Returns:
+            The memory of these results, and for each kernel that needs a schedule for it what it writes over its
+            inputs.
         """
         final: dict[Variable, BufferRef] = {}
         # Results of kernels that read the old value, and the variables that hold it.
         updates: dict[int, dict[Variable, tuple[BufferRef, set[Variable]]]] = {}
-        for atom, target in zip(program.outputs, outputs, strict=True):
-            if not isinstance(atom, Variable) or atom in program.inputs or atom in final:
+        read_last = {atom for atom, _ in outputs}
+        for atom, target in outputs:
+            if not isinstance(atom, Variable) or atom in given or atom in final:
                 continue
-            old = {v for v, ref in zip(program.inputs, inputs, strict=True) if ref.buffer.same_as(target.buffer)}
+            old = {v for v, ref in given.items() if ref.buffer.same_as(target.buffer)}
             if not old:
                 final[atom] = target
                 continue
             old.update(view for view, shown in views.items() if shown in old)
-            if atom in old or not old.isdisjoint(program.outputs):
+            if atom in old or not old.isdisjoint(read_last):
                 continue
             writer = next(i for i, kernel in enumerate(kernels) if atom in kernel.outputs)
             last = max((i for i, kernel in enumerate(kernels) if not old.isdisjoint(kernel.inputs)), default=-1)
@@ -328,12 +345,10 @@ class StatementBuilder:
                 loads.clear()
         return not loads
 
-    def _results(
-        self, atoms: Sequence[Atom], targets: Sequence[BufferRef], refs: dict[Variable, BufferRef]
-    ) -> list[tirx.Stmt]:
+    def _results(self, results: Sequence[tuple[Atom, BufferRef]], refs: dict[Variable, BufferRef]) -> list[tirx.Stmt]:
         """Copies results to their final memory, in an order in which no value is overwritten before it is copied."""
         statements, waiting = [], []
-        for atom, target in zip(atoms, targets, strict=True):
+        for atom, target in results:
             if isinstance(atom, Literal) or not is_same(refs[atom], target):
                 waiting.append((atom if isinstance(atom, Literal) else refs[atom], target))
         while waiting:
@@ -471,6 +486,11 @@ def _pair(kernel: Kernel, read: set[Variable], written: Variable) -> Overwrite |
         return None
     is_in_step = kernel.reads_in_step(kernel.inputs[sources[0]])
     return Overwrite(sources[0], kernel.outputs.index(written)) if is_in_step else None
+
+
+def _is_part(ref: BufferRef, others: Sequence[BufferRef]) -> bool:
+    """Whether a value is in the same buffer as one of the others."""
+    return any(ref.buffer.same_as(other.buffer) for other in others)
 
 
 def _is_scatter(kernel: Kernel) -> bool:
