@@ -1,13 +1,24 @@
-"""Rows that loops stack: those that are the same, and those of the old state, which the new one is written over."""
+"""The state of loops and the rows that they stack: the same ones, and those of an old state, which is written over."""
+
+import functools
 
 import jax
 import numpy as np
 import pytest
+from support.cuda_emulator import GXX
+from support.gpu_modules import gpu_module
 from support.results import assert_agree
+from tvm import tirx
 
 import tvmfun
 import tvmfun.numpy as tnp
-from tvmfun import lax
+from tvmfun import lax, nn
+from tvmfun.core.inline import inlined
+from tvmfun.lower import pipeline
+from tvmfun.lower import target as targets
+from tvmfun.lower.codegen.cuda import compilers, lowering
+from tvmfun.lower.codegen.cuda.effects import written_parameters
+from tvmfun.runtime.cuda_module import Repeat
 
 X0, XS = (np.random.default_rng(0).normal(size=shape).astype("float32") for shape in ((3, 40), (6, 3, 40)))
 
@@ -144,3 +155,73 @@ def test_bounded_loops_stack_the_old_state():
     until = lambda x: lax.while_loop(lambda c: tnp.sum(c[0]) < 50, lambda c: (c[1] + 1, c[0]), (x, x * 0.5))
     expected = jax.lax.while_loop(lambda c: jax.numpy.sum(c[0]) < 50, lambda c: (c[1] + 1, c[0]), (X0, X0 * 0.5))
     assert_agree(tvmfun.jit(until)(X0), expected, rtol=1e-6)
+
+
+# -- a state in two buffers --------------------------------------------------------------------------------------------
+
+
+def cell(state, x, w):
+    """A recurrence whose old state is stacked: a product, and maps."""
+    h, c = state
+    i, f, g, o = tnp.split(x + h @ w, 4, axis=-1)
+    new = nn.functional.sigmoid(f) * c + nn.functional.sigmoid(i) * tnp.tanh(g)
+    return (nn.functional.sigmoid(o) * tnp.tanh(new), new), (h, c)
+
+
+def launches(function, *arguments):
+    (loop,) = (step for step in gpu_module(function, *arguments).steps if isinstance(step, Repeat))
+    return loop.count, len(loop.body)
+
+
+def test_independent_launches_of_two_steps_are_joined(monkeypatch):
+    monkeypatch.setattr(compilers, "_libraries", lambda: iter(()))
+    monkeypatch.setattr(compilers, "_nvccs", lambda: iter(()))
+    run = lambda state, xs, w: lax.scan(lambda s, x: cell(s, x, w), state, xs)
+    spec = lambda *shape: tvmfun.ShapeDtype(shape, "float32")
+    state = spec(32, 64), spec(32, 64)
+    # Per step the product, and the maps with the copies of the old state.
+    assert launches(run, state, spec(6, 32, 256), spec(64, 256)) == (3, 4)
+    # The code of many kernels is not there twice, and a table is written in place.
+    several = lambda s, x, w: functools.reduce(lambda s, _: cell(s, x, w)[0], range(9), s)
+    many = lambda state, xs, w: lax.scan(lambda s, x: (several(s, x, w), None), state, xs)
+    assert launches(many, state, spec(6, 32, 256), spec(64, 256))[0] == 6
+    update = lambda t, x, i: lax.dynamic_update_slice(t, x[None], (i, 0))
+    table = lambda t, xs, i: lax.scan(lambda t, x: (update(t, x, i), t[3]), t, xs)
+    assert launches(table, spec(100, 8), spec(6, 8), tvmfun.ShapeDtype((), "int32"))[0] == 6
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(GXX is None, reason="g++ compiles the emulated kernels")
+@pytest.mark.parametrize("length", [1, 2, 5, 6])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_states_in_two_buffers_on_emulated_gpus(length, reverse):
+    from support.cuda_emulator.gpu import emulated_gpus
+
+    def run(state, xs, w):
+        loss = lambda state, xs, w: lax.scan(lambda s, x: cell(s, x, w), state, xs, reverse=reverse)
+        results, pull = tvmfun.vjp(loss, state, xs, w)
+        return results, pull(results)
+
+    draw = lambda *shape: np.random.default_rng([length, *shape]).normal(size=shape).astype("float32")
+    arguments = (draw(3, 16), draw(3, 16) + 1), draw(length, 3, 64), draw(16, 64) / 4
+    expected = tvmfun.jit(run)(*arguments)
+    with emulated_gpus(seed=length):
+        for donated in ((), (0,)):
+            for _ in range(2):
+                ours = tvmfun.jit(run, donate_argnums=donated)(*tvmfun.device_put(arguments, "cuda"))
+            assert_agree(ours, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_what_products_read_is_not_written(monkeypatch):
+    monkeypatch.setattr(compilers, "_libraries", lambda: iter(()))
+    monkeypatch.setattr(compilers, "_nvccs", lambda: iter(()))
+    spec = lambda *shape: tvmfun.ShapeDtype(shape, "float32")
+    target = targets.resolve({"kind": "cuda", "arch": "sm_90a"})
+    program = inlined(
+        tvmfun.trace(lambda x, w, r: tnp.tanh(x @ w) + r)(spec(32, 64), spec(64, 48), spec(32, 48)), "cuda"
+    )
+    module = pipeline.scheduled_module(program, target)
+    functions = {name: f for name, f in module.functions.items() if isinstance(f, tirx.PrimFunc)}
+    (kernel,) = lowering.split(functions, target)[1].functions.values()
+    names = [parameter.name for parameter in kernel.params]
+    assert [names[i] for i in written_parameters(kernel)] == [name for name in names if not name.startswith("x")]

@@ -31,6 +31,7 @@ from tvmfun.lower.rewrite.half_attention import narrow_attention
 from tvmfun.lower.rewrite.loop_conversions import convert_outside_loops
 from tvmfun.lower.rewrite.loop_panels import with_panels
 from tvmfun.lower.rewrite.scatter_updates import sparse_updates
+from tvmfun.lower.rewrite.slice_updates import update_slices
 from tvmfun.lower.rewrite.split_products import split_products
 from tvmfun.runtime.cuda_module import CudaModule
 from tvmfun.runtime.plan import DynamicPlan, Plan
@@ -52,7 +53,7 @@ def rewritten(program: Program, target: Target) -> Program:
         program = narrow_attention(program)
         program = convert_early(program)
         program = convert_outside_loops(program)
-    return program
+    return update_slices(program)
 
 
 def fused(program: Program, target: Target) -> list[Kernel]:

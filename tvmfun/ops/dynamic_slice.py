@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 from tvm import te, tirx
+from tvm.script.ir_builder import tirx as T
 
 from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.core.derivative import zeros
@@ -15,6 +16,7 @@ from tvmfun.errors import DtypeError, ShapeError
 from tvmfun.ops import shape as shapes
 from tvmfun.ops.index import check_indices, clamp, is_inside, no_elements, signed_index
 from tvmfun.ops.parameters import Ints, Sizes
+from tvmfun.ops.tir import block, prim_func
 
 
 def _check_starts(name: str, x: ShapeDtype, starts: tuple[ShapeDtype, ...], sizes: Ints) -> Ints:
@@ -147,3 +149,31 @@ dynamic_update_slice = register(
         batch=_update_slice_batch,
     )
 )
+
+
+def _written_slice(x: ShapeDtype, *operands: ShapeDtype) -> tirx.PrimFunc:
+    *starts, update = operands
+    lead = x.ndim - len(starts)
+
+    def write(sources, result):
+        old, *begins, new = sources
+
+        def copy(point):
+            T.buffer_store(result, old[point], list(point))
+
+        def put(point):
+            at = point[:lead]
+            sizes = zip(begins, x.shape[lead:], update.shape[lead:], strict=True)
+            first = [tirx.Cast("int32", clamp(signed_index(begin[at]), size - n)) for begin, size, n in sizes]
+            target = [*at, *(begin + i for begin, i in zip(first, point[lead:], strict=True))]
+            T.buffer_store(result, new[point], target)
+
+        block("copy", [old], result, x.shape, copy)
+        block("update", [*begins, new], result, update.shape, put)
+
+    return prim_func([x, *operands], x, write)
+
+
+#: ``slice_update(x, *starts, update)``: :data:`dynamic_update_slice` as loops over the update, which can be written
+#: over ``x``. Only lowering knows it.
+slice_update = Op("dynamic_update_slice", "opaque", _update_slice_shape, _written_slice, overwrites=0)

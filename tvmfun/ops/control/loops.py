@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tvm import tirx
@@ -52,14 +53,16 @@ def _loop(host: Any, inputs: list, outputs: list, *, body, cond, length, reverse
     carry = len(start)
     has_steps = cond is not None and length is not None
     state, ys = outputs[:carry], outputs[carry : len(outputs) - has_steps]
+
+    def step(i: Any, old: list = state, new: list = state) -> list[tirx.Stmt]:
+        x_rows, y_rows = ([buffer.row(i) for buffer in stack] for stack in (xs, ys))
+        return host.run(body, [*consts, *old, *x_rows], [*new, *y_rows])
+
+    if cond is None and not count and host.alternates(body, length, state):
+        return _alternating(host, body, length, reverse, (start, state), step)
     statements = [host.copy(*pair) for pair in zip(start, state, strict=True)]
     if count or cond is not None:
         statements += [host.fill(y, 0) for y in ys]
-
-    def step(i: Any) -> list[tirx.Stmt]:
-        x_rows, y_rows = ([buffer.row(i) for buffer in stack] for stack in (xs, ys))
-        return host.run(body, [*consts, *state, *x_rows], [*state, *y_rows])
-
     if cond is None and count and host.is_on_device:
         return sequence([*statements, _counted_on_device(host, count[0], step, body, reverse)])
     if cond is None:
@@ -85,6 +88,33 @@ def _loop(host: Any, inputs: list, outputs: list, *, body, cond, length, reverse
     iteration = sequence([*step(steps.load()), increment, *again])
     loop = host.while_loop(bounded, iteration, body)
     return sequence([*statements, steps.store(tirx.const(0, "int32")), *test, loop])
+
+
+def _alternating(
+    host: Any, body: Program, length: int, reverse: bool, states: tuple[list, list], step: Callable
+) -> tirx.Stmt:
+    """A loop whose state is in two buffers in turn: what a step reads of the old one need not come before the new one.
+
+    Args:
+        host: writes the statements.
+        body: the Program of a step.
+        length: the number of steps.
+        reverse: whether to go from the last row to the first.
+        states: the first state, and the memory of the last one.
+        step: writes the step of an index, from one state to another.
+    """
+    start, last = states
+    other = [host.new(ref.aval) for ref in last]
+    row = lambda i: length - 1 - i if reverse else i
+    alone = length % 2  # so that the last step writes the memory of the last state
+    statements = [host.copy(*pair) for pair in zip(start, other if alone else last, strict=True)]
+    if alone:
+        statements += step(row(tirx.const(0, "int32")), other, last)
+    run = lambda i: sequence(
+        [*step(row(2 * i + alone), last, other), *step(row(2 * i + alone + 1), other, last)],
+    )
+    pairs = length // 2
+    return sequence([*statements, host.loop(pairs, host.size(pairs), run, body, is_ordered=True)])
 
 
 def _counted_on_device(host: Any, count: Any, step: Any, body: Program, reverse: bool) -> tirx.Stmt:

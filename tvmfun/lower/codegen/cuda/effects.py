@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from tvm import ir, tirx
 
+from tvmfun.lower.schedule.gpu.primitives import MOVES
 from tvmfun.lower.tir.walk import called, find
 from tvmfun.runtime.cuda_module import Branch, Copy, Launch, Repeat, Step, TensorMap, While, address_in
 
@@ -21,7 +22,7 @@ class Effects(NamedTuple):
 def written_parameters(kernel: tirx.PrimFunc) -> frozenset[int]:
     """Returns the positions of the parameters that a kernel may write.
 
-    A pointer that is passed to a device function counts as written.
+    A pointer that is passed to a device function counts as written, unless the function is known to read from it.
     """
     sources: dict[ir.Var, ir.Var] = {}
     for declaration in find(kernel.body, tirx.DeclBuffer):
@@ -30,9 +31,18 @@ def written_parameters(kernel: tirx.PrimFunc) -> frozenset[int]:
             data = data.args[0]
         sources[declaration.buffer] = data
     written = {store.buffer for store in find(kernel.body, tirx.BufferStore)}
-    for call in find(kernel.body, ir.Call):
+    calls = find(kernel.body, ir.Call)
+    only_read, passed = [], []
+    for call in calls:
+        is_device_function = called(call) == "tirx.cuda.func_call"
+        moves = is_device_function and call.args[0].value.split("<")[0] in MOVES
+        for i, argument in enumerate(call.args if is_device_function else ()):
+            if called(argument) == "tirx.address_of":
+                (only_read if moves and i == 2 else passed).append(argument)
+    read = set(only_read).difference(passed)
+    for call in calls:
         if called(call) == "tirx.address_of":
-            written.add(call.args[0].source)
+            written.update([] if call in read else [call.args[0].source])
         elif called(call) != "tirx.buffer_data":
             written.update(argument.args[0] for argument in call.args if called(argument) == "tirx.buffer_data")
 

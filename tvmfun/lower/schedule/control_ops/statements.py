@@ -45,6 +45,9 @@ _STEP_BYTES = 4 << 20
 # With more kernels than this, control flow calls those on at least _FEW_ELEMENTS elements instead of inlining them.
 _FEW_KERNELS, _FEW_ELEMENTS = 12, 2
 
+# The most kernels of a step, and bytes of a state, that is in two buffers in turn: the code of a step is there twice.
+_FEW_LAUNCHES, _SMALL_STATE = 8, 64 << 20
+
 # The annotation of a loop of one step that serves as a scope.
 _SCOPE = "tvmfun.scope"
 
@@ -120,6 +123,18 @@ class StatementBuilder:
         return not targets.is_cpu(self.target)
 
     # -- loops -------------------------------------------------------------------------------------------------
+
+    def alternates(self, program: Program, length: Any, state: Sequence[BufferRef]) -> bool:
+        """Whether a loop's state should be in two buffers in turn: on GPUs, if steps are a few launches of maps.
+
+        Then more of them are independent, and become one launch. A state that is updated in place has one buffer.
+        """
+        if targets.is_cpu(self.target) or not isinstance(length, int) or length < 2:
+            return False
+        kernels = self._kernels(program)
+        is_simple = all(not kernel.is_control and not _is_scatter(kernel) for kernel in kernels)
+        size = sum(ref.aval.nbytes for ref in state)
+        return bool(state) and is_simple and len(kernels) <= _FEW_LAUNCHES and size <= _SMALL_STATE
 
     def loop(
         self, length: Any, extent: Any, step: Callable[[Any], tirx.Stmt], program: Program, is_ordered: bool

@@ -257,6 +257,10 @@ __device__ __forceinline__ void tvmfun_move(void* to, const void* from) {
 }
 
 
+#: The functions that write to their first pointer what they read from the second one.
+MOVES = ("tvmfun_copy", "tvmfun_fetch", "tvmfun_load_tile", "tvmfun_move", "tvmfun_store_tf32")
+
+
 def definition(name: str) -> str:
     """The CUDA C++ of a function, or of a template without its arguments, that may occur in a source again."""
     return f"#ifndef {name}_defined\n#define {name}_defined{_DEFINITIONS[name]}#endif\n"
