@@ -86,3 +86,17 @@ def test_moved_elements():
     check(lambda x: x[::-1, 3:20:2, ::-1], x)
     check(lambda x: tnp.broadcast_to(x[:, :1], (33, 4, 8)) - 1, x)
     check(lambda x, i: x[i] * 2, values((50, 1024), "float32"), np.asarray([3, 49, 0, 7] * 40))
+
+
+@pytest.mark.parametrize("size", [6, 5000])
+def test_maps_that_turn_an_intermediate_share_no_launch_with_it(size):
+    """Also where a third map is in step with both."""
+
+    def turned(x):
+        y = tnp.clip(x, -20, 20)
+        return tnp.clip(tnp.flip(y) * 2, -30, 30), y + x
+
+    x = np.arange(size, dtype="float32") % 41 - 9
+    check(turned, x)
+    check(lambda x: tnp.clip(tnp.clip(tnp.flip(tnp.clip(x, -2, 2)) * 2, -3, 3) + x, -1, 4), x)
+    check(lambda x: turned(x)[0] + turned(x)[1][::-1], x)

@@ -85,7 +85,7 @@ Argument = Address | Scalar | TensorMap
 #: The dtypes of tensor maps, and their numbers in ``CUtensorMapDataType``.
 MAP_DTYPES = {"float16": 6, "bfloat16": 9}
 #: The words of 8 bytes of a tensor map, and those of which its position is a multiple.
-MAP_WORDS, MAP_ALIGNMENT = 16, 8
+MAP_WORDS, MAP_ALIGNMENT = 16, 16
 
 
 def address_in(argument: Argument) -> Address | None:
@@ -99,7 +99,7 @@ def word_offsets(arguments: Sequence[Argument]) -> tuple[list[int], int]:
     """Returns where arguments are in memory that holds them one after the other, and its size, in words of 8 bytes.
 
     >>> word_offsets([Address(0), TensorMap(Address(1), "float16", (64, 8), (128,), (64, 8)), Scalar("int32", 1)])
-    ([0, 8, 24], 25)
+    ([0, 16, 32], 33)
     """
     offsets, end = [], 0
     for argument in arguments:

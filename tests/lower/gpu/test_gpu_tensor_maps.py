@@ -88,6 +88,11 @@ OTHERS = {
     "float32": (lambda x, y: tnp.matmul(x, y, precision="high"), half(40, 32).astype("float32"),
                 half(32, 48).astype("float32"), 0),
     "slice": (lambda x, y: x[8:, 16:] @ y, half(48, 48), half(32, 48), 2),
+    # Windows of a sequence, which overlap.
+    "overlapping": (
+        lambda x, y: lax.conv_general_dilated(x, y, (1,), "VALID", dimension_numbers=("NWC", "WIO", "NWC")),
+        half(1, 40, 16), half(3, 16, 40), 1,
+    ),
     "odd slice": (lambda x, y: x[:, 1:33] @ y, half(40, 48), half(32, 48), 2),
 }  # fmt: skip
 
@@ -115,7 +120,8 @@ def test_stacks_and_heads_are_axes_of_the_tensor(smallest):
     check(tnp.matmul, *stacked, arch=ARCH)
     heads = lambda q, k: tnp.einsum("bqhd,bkhd->bhqk", q, k)
     arrays = half(2, 20, 3, 16), half(2, 24, 3, 16, seed=1)
-    assert {tensor.sizes for tensor in maps_of(heads, *arrays)} == {(16, 20, 2, 3), (16, 24, 2, 3)}
+    # Axes are in the order of their strides.
+    assert {tensor.sizes for tensor in maps_of(heads, *arrays)} == {(16, 3, 20, 2), (16, 3, 24, 2)}
     check(heads, *arrays, arch=ARCH)
     # The batch shares one factor.
     check(lambda x, w: tnp.einsum("bqd,dk->bqk", x, w), half(3, 17, 24), half(24, 40), arch=ARCH)
@@ -155,6 +161,13 @@ def test_every_wait_and_fence_is_needed(line, instead, error, smallest, monkeypa
     monkeypatch.setattr(emulated_products, "run_emulated", run)
     with pytest.raises(EmulationError, match=error):
         check(LAYOUTS["nt"], *factors("nt", 136, 136, 904, "bfloat16"), arch=ARCH, orders=4)
+
+
+def test_results_do_not_lie_over_the_barriers():
+    """Whose memory must not be used for anything else as long as they are valid."""
+    for tile in tiles.shapes("bfloat16", ARCH):
+        loop = tile.loop("bfloat16", True, True)
+        assert not loop.is_asynchronous or loop.rows * loop.result_length * 4 <= loop.stages * loop.stage_bytes
 
 
 @needs_nvcc

@@ -438,12 +438,15 @@ int cuTensorMapEncodeTiled(void* to, int dtype, unsigned rank, uint64_t base, co
                            int swizzle, int, int fill) {
   ENTER
   const int bytes = dtype == 6 || dtype == 9 ? 2 : 0;  // half precision
-  NEEDS(bytes && (uintptr_t)to % 64 == 0 && base % 16 == 0 && rank >= 1 && rank <= 5, INVALID_VALUE)
+  NEEDS(bytes && (uintptr_t)to % 128 == 0 && base % 16 == 0 && rank >= 1 && rank <= 5, INVALID_VALUE)
   NEEDS(!interleaving && swizzle == 3 && !fill && box[0] * bytes <= 128, INVALID_VALUE)
   emulator::TensorMap map{emulator::kTensorMap, rank, base, {}, {}, {}, (uint16_t)bytes};
   for (unsigned axis = 0; axis < rank; axis++) {
     NEEDS(sizes[axis] >= 1 && sizes[axis] <= 1ull << 32 && box[axis] >= 1 && box[axis] <= 256, INVALID_VALUE)
     NEEDS(steps[axis] == 1 && (!axis || (strides[axis - 1] % 16 == 0 && strides[axis - 1] < 1ull << 40)), INVALID_VALUE)
+    // Axes do not overlap, and each stride is a multiple of the one before.
+    uint64_t before = axis > 1 ? strides[axis - 2] : bytes;
+    NEEDS(!axis || (strides[axis - 1] % before == 0 && strides[axis - 1] >= before * sizes[axis - 1]), INVALID_VALUE)
     map.sizes[axis] = (uint32_t)sizes[axis], map.box[axis] = (uint16_t)box[axis];
     if (axis) map.strides[axis - 1] = strides[axis - 1];
   }

@@ -5,7 +5,7 @@
 namespace emulator {
 
 constexpr uint32_t kTensorMap = 0x70616d74;
-struct alignas(64) TensorMap {
+struct alignas(128) TensorMap {
   uint32_t magic, rank;
   uint64_t base;
   uint64_t strides[4];  // in bytes, of all axes but the first

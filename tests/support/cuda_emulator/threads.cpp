@@ -374,7 +374,7 @@ void perform(const TileCopy& copy) {
 
 void load_tile(uint64_t to, const void* map, std::initializer_list<int> at, uint64_t barrier, int line) {
   TileCopy copy{*(const TensorMap*)map, {}, to, barrier, line};
-  if (copy.map.magic != kTensorMap || (uintptr_t)map % 64) fail(line, "a kernel got no tensor map");
+  if (copy.map.magic != kTensorMap || (uintptr_t)map % 128) fail(line, "a kernel got no tensor map");
   if (copy.map.rank != at.size()) fail(line, "a box of %u axes at %zu coordinates", copy.map.rank, at.size());
   if (to % 1024) fail(line, "a swizzled box begins at a multiple of 1024 bytes, got 0x%llx", (unsigned long long)to);
   if (!byte_barrier(barrier, line).is_published)

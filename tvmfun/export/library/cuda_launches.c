@@ -44,7 +44,7 @@ static tvmfun_status place_arguments(struct walk *walk, const struct cuda_launch
     const struct cuda_argument *argument = &launch->arguments[i];
     const struct cuda_tensor *tensor = argument->tensor;
     uint64_t value = value_of(walk, argument);
-    end = tensor ? (end + 7) / 8 * 8 : end;
+    end = tensor ? (end + 15) / 16 * 16 : end;
     step->parameters[i] = &step->values[end];
     if (!tensor) {
       step->values[end++] = value;

@@ -25,7 +25,7 @@ struct cuda_tensor {
 };
 
 /* An argument of a kernel: an address, the map of a tensor that begins there, or a number that is affine in the indices
- * of the loops around it. A map takes 16 words, at a multiple of 8; all others take one. */
+ * of the loops around it. A map takes 16 words, at a multiple of 16; all others take one. */
 struct cuda_argument {
   int32_t slot;            /* -1: a number */
   int32_t stride_count;

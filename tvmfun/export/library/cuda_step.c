@@ -178,7 +178,7 @@ static struct tvmfun_step *new_step(const struct cuda_variant *variant, int devi
   if (!step) {
     return NULL;
   }
-  size_t slots = (size_t)tvmfun_cuda_slots(variant), words = ((size_t)variant->most_words + 8) / 8 * 8;
+  size_t slots = (size_t)tvmfun_cuda_slots(variant), words = ((size_t)variant->most_words + 16) / 16 * 16;
   size_t graphs = (size_t)tvmfun_cuda_graph_sets(variant) * CUDA_GRAPHS_KEPT;
   step->variant = variant;
   step->device = device;
@@ -190,7 +190,7 @@ static struct tvmfun_step *new_step(const struct cuda_variant *variant, int devi
   step->table = calloc(slots, sizeof *step->table);
   step->graphs = calloc(graphs + 1, sizeof *step->graphs);
   step->indices = calloc((size_t)variant->depth + 1, sizeof *step->indices);
-  step->values = aligned_alloc(64, words * sizeof *step->values); /* tensor maps are at multiples of 64 bytes */
+  step->values = aligned_alloc(128, words * sizeof *step->values); /* for tensor maps */
   step->parameters = calloc(words, sizeof *step->parameters);
   int is_complete = step->modules && step->functions && step->scratch && step->buffers && step->table &&
                     step->graphs && step->indices && step->values && step->parameters;

@@ -73,7 +73,7 @@ class _Attaching:
         return sorted({j for value in values for j in self.makers.get(value, ()) if j < i})
 
     def is_readable(self, kernel: Kernel, j: int) -> bool:
-        """Whether all inputs of a kernel are computed in another one, or before it."""
+        """Whether all inputs of a kernel are computed in another one, or are stored before that runs."""
         return all(j in self.makers.get(atom, ()) or self.ready.get(atom, -1) < j for atom in kernel.inputs)
 
     def joined(
@@ -94,7 +94,7 @@ class _Attaching:
 
 
 def _takes(kernel: Kernel, maps: Sequence[Equation], total: Equation) -> bool:
-    """Whether a kernel can add up the columns of a value that it computes, or that maps compute of its values."""
+    """Whether a kernel can add up the columns of a value that it computes, or that maps compute from its values."""
     if kernel.is_view or len(kernel.equations) + len(maps) >= MAX_EQUATIONS:
         return False
     terms = total.inputs[0].aval

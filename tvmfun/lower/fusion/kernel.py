@@ -78,8 +78,9 @@ class Kernel:
             return all((atom is variable) == (i == position) for i, atom in enumerate(first.inputs))
         shape, depends = variable.aval.shape, {variable}
         *others, last = self.equations
-        # A column sum adds up what is computed anyway.
-        sums = last.outputs if last.op is sum_op and others and last.inputs[0] not in self.inputs else ()
+        # A sum over rows adds up what is computed anyway, where it is computed.
+        is_column_sum = last.op is sum_op and last.inputs[0].aval.ndim - 1 not in last.params["axis"]
+        sums = last.outputs if is_column_sum and others and last.inputs[0] not in self.inputs else ()
         for equation in others if sums else self.equations:
             if depends.intersection(equation.inputs):
                 if equation.op.kind != "pointwise" or equation.outputs[0].aval.shape != shape:

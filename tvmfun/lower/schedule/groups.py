@@ -75,7 +75,9 @@ def _join(
     if any(contains(inputs + outputs, buffer) for buffer in stage.writes()):
         return None
     related = any(contains(outputs, load.source) for load in stage.reads())
-    limit = min([limit, current.prefix or limit, *(len(member.space) for member in members)])
+    if len(members) > 1:  # the loops that they share are chosen, and may be none
+        limit = min(limit, current.prefix)
+    limit = min(limit, *(len(member.space) for member in members))
     for prefix in range(limit, -1, -1):
         if _shares(members, stage, prefix):
             joined = Group((*members, stage), prefix)

@@ -12,7 +12,17 @@ from collections.abc import Sequence
 from tvmfun.runtime.cuda.devices import Device, Stream
 from tvmfun.runtime.cuda.driver import Driver, DriverError
 from tvmfun.runtime.cuda.tensor_maps import EncodedMap
-from tvmfun.runtime.cuda_module import Branch, Copy, Launch, Scalar, TensorMap, While, address_in, word_offsets
+from tvmfun.runtime.cuda_module import (
+    MAP_ALIGNMENT,
+    Branch,
+    Copy,
+    Launch,
+    Scalar,
+    TensorMap,
+    While,
+    address_in,
+    word_offsets,
+)
 from tvmfun.runtime.plan import Address
 
 # Numbers of the driver's interface.
@@ -168,9 +178,8 @@ class LaunchNode:
         self._driver = driver
         arguments = [arg.at(indices) if isinstance(arg, Scalar) else arg for arg in launch.arguments]
         offsets, end = word_offsets(arguments)
-        # Tensor maps are at multiples of 64 bytes.
-        self._memory = (ctypes.c_uint64 * (end + 8))()
-        first = ctypes.addressof(self._memory) + -ctypes.addressof(self._memory) % 64
+        self._memory = (ctypes.c_uint64 * (end + MAP_ALIGNMENT))()
+        first = ctypes.addressof(self._memory) + -ctypes.addressof(self._memory) % (8 * MAP_ALIGNMENT)
         self._values = (ctypes.c_uint64 * max(1, end)).from_address(first)
         places = list(zip(offsets, arguments, strict=True))
         self._addresses = [(i, arg.slot, arg.offset) for i, arg in places if isinstance(arg, Address)]

@@ -31,7 +31,7 @@ class EncodedMap:
         self._kind = MAP_DTYPES[tensor.dtype], rank
 
     def encode(self, to: int, table: list[int], driver: Driver) -> None:
-        """Writes the 128 bytes that a kernel gets to memory at a multiple of 64 bytes."""
+        """Writes the 128 bytes that a kernel gets to memory at a multiple of 128 bytes."""
         address = table[self._address.slot] + self._address.offset
         shape = self._sizes, self._strides, self._box, self._ones
         driver.cuTensorMapEncodeTiled(to, *self._kind, address, *shape, _NO_INTERLEAVING, _SWIZZLED, _PROMOTED, _ZEROS)

@@ -1,8 +1,8 @@
 """Joined kernels: one launch for several that are independent, whose blocks find out what they compute.
 
 The arguments of all launches are a table in the kernel's parameter, a struct of words. Launches of the same kernel with
-as many blocks make a *section*: consecutive blocks with consecutive rows of the table. Rows with tensor maps begin, and
-end, at multiples of 64 bytes.
+as many blocks make a *section*: consecutive blocks with consecutive rows of the table. Tensor maps are at multiples of
+128 bytes, so rows with some begin and end there: then all rows of a section have them at the same words.
 """
 
 from __future__ import annotations
@@ -142,14 +142,18 @@ class Joiner:
 
 def _packed(launches: Sequence[Launch]) -> tuple[Argument, ...]:
     """The rows of the table, with unused words in front of and after those that are aligned."""
-    unused = Scalar("uint64", 0)
     packed: list[Argument] = []
     for launch in launches:
         is_aligned = any(isinstance(argument, TensorMap) for argument in launch.arguments)
-        for part in ((), launch.arguments) if is_aligned else (launch.arguments,):
-            packed += part
-            packed += [unused] * (-word_offsets(packed)[1] % MAP_ALIGNMENT if is_aligned else 0)
+        packed += _unused(packed) if is_aligned else ()
+        packed += launch.arguments
+        packed += _unused(packed) if is_aligned else ()
     return tuple(packed)
+
+
+def _unused(packed: Sequence[Argument]) -> list[Scalar]:
+    """The words up to where a tensor map can be."""
+    return [Scalar("uint64", 0)] * (-word_offsets(packed)[1] % MAP_ALIGNMENT)
 
 
 def _words(launch: Launch) -> int:
@@ -185,7 +189,7 @@ def _dispatch(
         words += -words % MAP_ALIGNMENT if maps[section.kernel] else 0
         starts.append(words)
         words += section.count * _row(len(parameters[section.kernel]), maps[section.kernel])[1]
-    aligned = "__align__(64) " if any(maps.values()) else ""
+    aligned = "__align__(128) " if any(maps.values()) else ""
     lines = [
         f"struct {aligned}{PLACEHOLDER}_table {{ unsigned long long words[{words}]; }};",
         f'extern "C" __global__ void __launch_bounds__({threads}) {PLACEHOLDER}(',

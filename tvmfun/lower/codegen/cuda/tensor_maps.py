@@ -16,7 +16,7 @@ from tvmfun.runtime.plan import Address
 TYPE = "tvmfun_tensor_map"
 _STRUCT = f"""#ifndef {TYPE}_defined
 #define {TYPE}_defined
-struct __align__(64) {TYPE} {{ unsigned long long words[16]; }};
+struct __align__(128) {TYPE} {{ unsigned long long words[16]; }};
 #endif
 """
 # A call, with the description and the array; the declaration and the definition of a kernel.

@@ -21,7 +21,7 @@ from tvmfun.lower.schedule.stages import AnyStage, Stage, contains, indices_at, 
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Expr, volume
 
-#: The blocks that rows are spread over, and the fewest rows of a thread.
+#: The blocks that rows are spread over, the fewest rows of a thread, and the most columns.
 _BLOCKS = 528
 _FEWEST_ROWS = 4
 _MOST_LANES = 4
@@ -29,7 +29,7 @@ _MOST_LANES = 4
 
 @dataclass(frozen=True, eq=False)
 class ColumnSum:
-    """A sum over the rows of what a product computes.
+    """A sum over the rows of what a product, or maps, compute.
 
     Args:
         stage: the reduction.
@@ -105,7 +105,7 @@ class SummedMaps:
     """Maps over rows and columns, and the sum over the rows of one of them.
 
     Args:
-        maps: the maps, the last one of which are the terms of the sum.
+        maps: the maps, the last of which computes the terms of the sum.
         private: outputs of maps that nothing else reads.
         sum: the sum.
     """
@@ -116,7 +116,10 @@ class SummedMaps:
 
     @classmethod
     def match(cls, stages: Sequence[AnyStage], temps: Sequence[Buffer]) -> SummedMaps | None:
-        """The stages as maps and a sum of their columns; None if they are not, or store nothing but the sum."""
+        """The stages as maps and a sum of their columns; None if they are not, or store nothing but the sum.
+
+        All but the last axis are reduced: the maps are in step with terms whose reduced axes come first.
+        """
         maps, sums = without_column_sums(stages)
         if len(sums) != 1 or len(stages) < 2 or not all(map(is_map, maps)):
             return None

@@ -31,7 +31,7 @@ __device__ __forceinline__ void tvmfun_copies_wait() {
 }
 """,
     "tvmfun_publish": r"""
-// Makes what this thread has written to shared memory visible to the async proxy, from which wgmma reads.
+// Makes what this thread has written to shared memory visible to the async proxy: to wgmma and the copy engine.
 __device__ __forceinline__ void tvmfun_publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 """,
     "tvmfun_hold": r"""
@@ -119,6 +119,7 @@ __device__ __forceinline__ void tvmfun_load_tile(void* shared, const void* map, 
 }
 """,
     "tvmfun_converge": r"""
+// After a branch of one lane: wgmma is executed by all lanes of a warp together.
 __device__ __forceinline__ void tvmfun_converge() { __syncwarp(); }
 """,
     "tvmfun_ldmatrix": r"""

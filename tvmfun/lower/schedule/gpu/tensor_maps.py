@@ -38,9 +38,9 @@ class TiledOperand:
         buffer: the array.
         offset: the bytes in front of the tensor.
         sizes: those of its axes; the first one is contiguous.
-        strides: the distances along the other axes, in bytes.
+        strides: the distances along the other axes, in bytes; each is a multiple of the one before.
         box: the sizes of a box.
-        batch: the axes of the batch, which are the tensor's last ones.
+        axes: what the coordinates along the other axes are: an axis of the batch, or None for the lines of the tile.
         layout: that of a tile.
     """
 
@@ -49,7 +49,7 @@ class TiledOperand:
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
     box: tuple[int, ...]
-    batch: tuple[Axis, ...]
+    axes: tuple[Axis | None, ...]
     layout: Layout
 
     @classmethod
@@ -70,7 +70,7 @@ class TiledOperand:
             reading: the way in which it would be read otherwise.
             layout: that of a tile.
             others: what else the kernel computes: it must not read the array in another way.
-            whole: the parameters that are whole arrays, one of which the array has to be.
+            whole: the parameters that are whole arrays; the operand must be one of them.
         """
         load = reading.source
         plain = load is not None and reading.condition is None and reading.by_term == layout.by_term
@@ -92,18 +92,18 @@ class TiledOperand:
         rows, terms = (_merged(axes, stride_of) for axes in (operand.rows, product.reduce))
         if rows is None or terms is None:
             return None
-        inner, outer = (terms, rows) if layout.by_term else (rows, terms)
-        batch = tuple(axis for axis in product.batch if stride_of[axis])
-        axes = [inner, outer, *((axis.extent, stride_of[axis]) for axis in batch)]
-        strides = tuple(stride * size for _, stride in axes[1:])
+        inner, lines = (terms, rows) if layout.by_term else (rows, terms)
+        outer: list[tuple[int, int, Axis | None]] = [(*lines, None)]
+        outer += [(axis.extent, stride_of[axis], axis) for axis in product.batch if stride_of[axis]]
+        outer.sort(key=lambda one: one[1])
         across = layout.rows if layout.by_term else layout.depth
-        box = (SWIZZLED // size, across, *(1 for _ in batch))
-        fits = all(0 < stride < _MOST_STRIDE and stride % _ALIGNMENT == 0 for stride in strides)
-        fits = fits and all(extent < _MOST_SIZE for extent, _ in axes) and int(start) * size % _ALIGNMENT == 0
-        if inner[1] != 1 or not fits or len(axes) > _MOST_AXES or across > _MOST_BOX:
+        sizes = (inner[0], *(extent for extent, _, _ in outer))
+        strides = tuple(stride * size for _, stride, _ in outer)
+        box = (SWIZZLED // size, *(across if axis is None else 1 for _, _, axis in outer))
+        fits = inner[1] == 1 and len(sizes) <= _MOST_AXES and across <= _MOST_BOX and max(sizes) < _MOST_SIZE
+        if not fits or int(start) * size % _ALIGNMENT or not _is_dense(sizes, strides, size):
             return None
-        sizes = tuple(extent for extent, _ in axes)
-        return cls(buffer, int(start) * size, sizes, strides, box, batch, layout)
+        return cls(buffer, int(start) * size, sizes, strides, box, tuple(axis for _, _, axis in outer), layout)
 
     @property
     def nbytes(self) -> int:
@@ -124,19 +124,30 @@ class TiledOperand:
         description = (MAP_DTYPES[str(self.buffer.dtype)], self.offset, *self.sizes, *self.strides, *self.box)
         name = f"{LOAD}<{', '.join(map(str, (len(self.sizes), *description)))}>"
         base = address(self.buffer, *(0 for _ in self.buffer.shape))
-        inner, outer = (first_term, first_row) if self.layout.by_term else (first_row, first_term)
-        along = self.layout.depth if self.layout.by_term else self.layout.rows
+        inner, line = (first_term, first_row) if self.layout.by_term else (first_row, first_term)
+        by_term = self.layout.by_term
+        along, lines = (self.layout.depth, self.layout.rows) if by_term else (self.layout.rows, self.layout.depth)
         stmts = []
         for i in range(along // self.box[0]):
-            to = address(shared, start + i * self.box[1] * SWIZZLED)
-            coordinates = [inner + i * self.box[0], outer, *(env[axis.var] for axis in self.batch)]
+            to = address(shared, start + i * lines * SWIZZLED)
+            coordinates = [inner + i * self.box[0], *(line if axis is None else env[axis.var] for axis in self.axes)]
             coordinates += [tirx.const(0, "int32")] * (_MOST_AXES - len(coordinates))
             stmts.append(call(name, to, base, barrier, *coordinates))
         return build.seq(*stmts)
 
 
+def _is_dense(sizes: Sequence[int], strides: Sequence[int], size: int) -> bool:
+    """Whether the axes of a tensor do not overlap, and each stride is a multiple of the one before, as maps demand."""
+    before = size
+    for extent, stride in zip(sizes, strides, strict=False):
+        if stride % before or stride % _ALIGNMENT or not extent * before <= stride < _MOST_STRIDE:
+            return False
+        before = stride
+    return True
+
+
 def _merged(axes: Sequence[Axis], stride_of: dict[Axis, int]) -> tuple[int, int] | None:
-    """The size and the stride of axes that are walked as one; None if they are not."""
+    """The size and the stride of axes that are walked as one; None if they are not, or there are none."""
     size, stride = 1, 0
     for axis in reversed(axes):
         if size > 1 and stride_of[axis] != size * stride:
