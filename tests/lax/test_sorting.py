@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from support.agreement import agree
 
+import tvmfun
 from tvmfun import lax
 from tvmfun import numpy as tnp
 from tvmfun.errors import ArgumentError, ShapeError
@@ -64,6 +65,47 @@ def test_top_k(dtype, k):
     x = RNG.integers(0, 5, (3, 7)).astype(dtype)
     agree(lambda lax, x: lax.top_k(x, k), x)
     agree(lambda lax, x: lax.top_k(x, min(k, 3), axis=0), x)
+
+
+@pytest.mark.quick("float32-1030-3")
+@pytest.mark.parametrize("k", [1, 3, 20])
+@pytest.mark.parametrize("size", [1030, 1024, 4999])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "uint16", "int64", "bool"])
+def test_top_k_of_long_rows(dtype, size, k):
+    """Which are found block by block, also where many are equal, infinite or NaN."""
+    few = RNG.integers(0, 4, (3, size)).astype(dtype)
+    many = (RNG.normal(size=(2, 2, size)) * 99).astype(dtype)
+    cases = [few, many, np.zeros((2, size), dtype)]
+    if dtype in ("float32", "bfloat16"):
+        special = np.asarray([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0], dtype)
+        cases += [special[RNG.integers(0, 6, (3, size))], np.full((2, size), -np.inf, dtype)]
+    for x in cases:
+        values, indices = lax.top_k(x, k)
+        # The largest first, NaNs before them, and of equal ones the first.
+        wide = x.astype("float64") if x.dtype != np.int64 else x
+        keys = np.where(np.isnan(wide), np.inf, -wide) if x.dtype.kind not in "iub" else -wide.astype("int64")
+        order = np.argsort(keys, -1, kind="stable")
+        if x.dtype.kind not in "iub":
+            order = np.lexsort((np.broadcast_to(np.arange(size), x.shape), keys, ~np.isnan(wide)), axis=-1)
+        np.testing.assert_array_equal(np.asarray(indices), order[..., :k])
+        np.testing.assert_array_equal(
+            np.asarray(values).astype(wide.dtype), np.take_along_axis(wide, order[..., :k], -1)
+        )
+    expected = np.asarray(lax.top_k(many[0], k)[1])
+    mapped = tvmfun.jit(tvmfun.vmap(lambda x: lax.top_k(x, k)[1]))(many[0])
+    np.testing.assert_array_equal(np.asarray(mapped), expected)
+    np.testing.assert_array_equal(np.asarray(lax.top_k(many[0].T, k, axis=0)[1]).T, expected)
+
+
+def test_top_k_of_long_rows_has_the_gradient_of_its_elements():
+    x = RNG.normal(size=(2, 3000)).astype("float32")
+    gradient = tvmfun.jit(tvmfun.grad(lambda x: tnp.sum(lax.top_k(x, 5)[0] * tnp.arange(1.0, 6))))(x)
+    expected = np.zeros_like(x)
+    np.put_along_axis(expected, np.argsort(-x, -1)[:, :5], np.arange(1.0, 6), -1)
+    np.testing.assert_array_equal(np.asarray(gradient), expected)
+    traced = lambda x: lax.top_k(x, 5)[0]
+    tangent = tvmfun.jvp(traced, (x,), (x * 2,))[1]
+    np.testing.assert_allclose(np.asarray(tangent), 2 * np.asarray(traced(x)), rtol=1e-6)
 
 
 def test_top_k_of_special_values():

@@ -209,14 +209,22 @@ class At:
             if how == "clip":
                 indices = [clip(p, 0, size - 1) for p, size in zip(indices, x.shape, strict=False)]
             return _scatter(x, stacked(indices), values, shape + x.shape[len(arrays) :], combine, unique_indices)
-        # Any other index: number the elements, index the numbers, and update the flattened array there.
-        # Numbers count from 1, because 0 is read outside the array.
-        numbers = shapes.iota(shape=(x.size + 1,), axis=0, dtype="int64" if dims.always_le(2**31, x.size) else "int32")[
-            1:
-        ]
-        indices = read(reshape(numbers, x.shape), items, how, 0) - 1
-        flat = _scatter(ravel(x), expand_dims(indices, -1), values, indices.shape, combine, unique_indices)
-        return reshape(flat, x.shape)
+        if is_immediate(x) or dims.is_dynamic(x.shape):
+            # Any other index: number the elements, index the numbers, and update the flattened array there. Numbers
+            # count from 1, because 0 is read outside of an array.
+            numbers = shapes.iota(shape=(x.size + 1,), axis=0, dtype=_number_type(x))[1:]
+            indices = read(reshape(numbers, x.shape), items, how, 0) - 1
+            flat = _scatter(ravel(x), expand_dims(indices, -1), values, indices.shape, combine, unique_indices)
+            return reshape(flat, x.shape)
+        # While something is traced, index the numbers of each axis instead: nothing but the updates is computed.
+        along = [shapes.iota(shape=x.shape, axis=axis, dtype=_number_type(x)) for axis in range(x.ndim)]
+        positions = [read(numbers + 1, items, how, 0) - 1 for numbers in along]
+        return _scatter(x, stacked(positions), values, positions[0].shape, combine, unique_indices)
+
+
+def _number_type(x: Array) -> str:
+    """The dtype of numbers of the elements of an array."""
+    return "int64" if dims.always_le(2**31, x.size) else "int32"
 
 
 def _repeatedly(function: Callable[[Array], Array], values: Array, times: Array) -> Array:
