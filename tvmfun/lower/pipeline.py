@@ -24,6 +24,7 @@ from tvmfun.lower.fusion.fuse import fuse, style
 from tvmfun.lower.fusion.in_place import InPlace, plan_in_place
 from tvmfun.lower.fusion.kernel import Kernel
 from tvmfun.lower.fusion.row_fusion import merge_rows
+from tvmfun.lower.rewrite.arg_extrema import compare_with_extrema
 from tvmfun.lower.rewrite.branch_updates import sink_updates
 from tvmfun.lower.rewrite.dilated_convolutions import split_dilated_convolutions
 from tvmfun.lower.rewrite.early_conversions import convert_early
@@ -46,6 +47,7 @@ def rewritten(program: Program, target: Target) -> Program:
     program = sparse_updates(program)
     program = split_dilated_convolutions(program)
     if targets.is_cpu(target):
+        program = compare_with_extrema(program)
         program = sink_updates(program)
         program = split_products(program, target)
         program = with_panels(program, target)
