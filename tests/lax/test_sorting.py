@@ -131,3 +131,23 @@ def test_errors():
         lax.sort((x, x[:2]))
     with pytest.raises(ArgumentError, match=r"^\[top_k\] "):
         lax.top_k(x, 5)
+
+
+@pytest.mark.quick("float32-right-1000")
+@pytest.mark.parametrize("size", [1, 2, 3, 1000, 4097])
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "uint8", "bfloat16"])
+def test_many_values_are_searched_in_step(dtype, side, size):
+    """Vectors of values take the same steps; also of values that are equal, NaN or infinite."""
+    rows = np.sort(RNG.integers(0, 60, (size,)).astype(dtype))
+    values = RNG.integers(0, 64, (5, 1000)).astype(dtype)
+    if np.dtype(dtype).kind not in "iu":
+        rows[-1], values[0, :3] = np.nan if size > 2 else rows[-1], [np.nan, np.inf, -np.inf]
+    wide = (lambda x: x.astype("float64")) if dtype == "bfloat16" else lambda x: x
+    expected = np.searchsorted(wide(rows), wide(values), side)
+    ours = tvmfun.jit(lambda x, v: tnp.searchsorted(x, v, side=side))
+    np.testing.assert_array_equal(np.asarray(ours(rows, values)), expected)
+    np.testing.assert_array_equal(np.asarray(ours(rows, values[:, :7])), expected[:, :7])
+    mapped = tvmfun.vmap(lambda x, v: tnp.searchsorted(x, v, side=side))
+    both = mapped(np.stack([rows, rows]), np.stack([values, values]))
+    np.testing.assert_array_equal(np.asarray(both), np.stack([expected, expected]))

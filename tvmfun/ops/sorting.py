@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import numpy as np
@@ -9,7 +10,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tvmfun import dtypes
-from tvmfun.core import expressions
+from tvmfun.core import dims, expressions
 from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.core.expressions import dtype_name
 from tvmfun.core.op import Op, register
@@ -139,12 +140,20 @@ def _searchsorted_shape(
     return ShapeDtype(values.shape, dtypes.int32)
 
 
+#: Values from this number on are searched in step.
+_MANY_VALUES = 1 << 12
+
+
 def _searchsorted(x: ShapeDtype, values: ShapeDtype, *, side: str, batch: int = 0) -> tirx.PrimFunc:
     count = x.shape[-1]
     int32 = lambda value: tirx.const(value, "int32")
 
     def write(sources, result):
         rows, wanted = sources
+
+        def is_before(point, index, key):
+            here = sort_key(rows[(*point[:batch], index)])
+            return here < key if side == "left" else here <= key
 
         def search(point):
             # All elements before `low` come before the value, and none of those from `high` on.
@@ -155,15 +164,29 @@ def _searchsorted(x: ShapeDtype, values: ShapeDtype, *, side: str, batch: int = 
             key = sort_key(wanted[point])
             with T.serial(0, count.bit_length() if isinstance(count, int) else 31), T.If(low[0] < high[0]), T.Then():
                 middle = tirx.indexdiv(low[0] + high[0], 2)
-                here = sort_key(rows[(*point[:batch], middle)])
-                with T.If(here < key if side == "left" else here <= key):
+                with T.If(is_before(point, middle, key)):
                     with T.Then():
                         T.buffer_store(low, middle + 1, [0])
                     with T.Else():
                         T.buffer_store(high, middle, [0])
             T.buffer_store(result, low[0], list(point))
 
-        block("search", sources, result, values.shape, search)
+        def search_in_step(point):
+            # The same steps for all values, without branches, of which half are predicted wrong: vectors of values
+            # are searched together. It takes longer to compile.
+            low = T.sblock_alloc_buffer((1,), "int32", scope="local")
+            T.buffer_store(low, int32(0), [0])
+            key, rest = sort_key(wanted[point]), count
+            while rest > 1:
+                half = rest // 2
+                beyond = is_before(point, low[0] + half - 1, key)
+                T.buffer_store(low, tirx.Select(beyond, low[0] + half, low[0]), [0])
+                rest -= half
+            T.buffer_store(result, low[0] + tirx.Cast("int32", is_before(point, low[0], key)), list(point))
+
+        is_static = not dims.is_dynamic((*x.shape, *values.shape))
+        in_step = is_static and count > 0 and math.prod(values.shape) >= _MANY_VALUES
+        block("search", sources, result, values.shape, search_in_step if in_step else search)
 
     return prim_func([x, values], _searchsorted_shape(x, values, side=side, batch=batch), write)
 
