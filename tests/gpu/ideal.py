@@ -120,7 +120,7 @@ class _Levels:
         for out in equation.outputs:
             self.level[out], self.sources[out], self.born[out] = result, frozenset([out]), result
         if position is not None:
-            updated = 2 * equation.inputs[-1].aval.nbytes
+            updated = 2 * max(atom.aval.nbytes for atom in equation.inputs[1:])
             self.writes[equation.outputs[0]] = min(equation.outputs[0].aval.nbytes, updated)
 
     def _operand(self, atom: Variable, level: int) -> None:

@@ -54,11 +54,11 @@ def test_a_scan_is_one_record_with_strides():
     body = lambda h, x: (tnp.tanh(h + x), h * x)
     module = module_of(lambda h, xs: lax.scan(body, h, xs), (4, 16), (1000, 4, 16))
     (loop,) = (step for step in module.steps if isinstance(step, Repeat))
-    assert loop.count == 1000
+    assert loop.count == 500  # of two steps, between which the state is in another buffer
     strides = {arg.strides for step in loop.body for arg in step.arguments if isinstance(arg, Scalar)}
-    assert strides <= {(1,), (64,)} and strides
+    assert strides <= {(2,), (128,)} and strides
     launches = list(module.launches())
-    assert len(launches) == len(module.steps) - 1 + 1000 * len(loop.body)
+    assert len(launches) == len(module.steps) - 1 + 500 * len(loop.body)
     assert len(module.pack()) < 100_000
 
 

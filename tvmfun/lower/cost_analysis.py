@@ -73,7 +73,7 @@ def moved_by(kernel: Kernel, in_place: InPlace, target: Target) -> Any:
     if in_place and first.op.overwrites is not None:
         # Only the updated elements are written, as many as there are updates.
         others = sum(_bytes(atom) for i, atom in enumerate(first.inputs) if i != first.op.overwrites)
-        return others + _bytes(first.inputs[-1])
+        return others + max((_bytes(atom) for atom in first.inputs[1:]), key=typical)
     read = _elements_read(kernel)
     inputs = sum(read[atom] * atom.aval.dtype.itemsize for atom in kernel.inputs)
     return inputs + sum(map(_bytes, kernel.outputs))

@@ -151,12 +151,11 @@ dynamic_update_slice = register(
 )
 
 
-def _written_slice(x: ShapeDtype, *operands: ShapeDtype) -> tirx.PrimFunc:
-    *starts, update = operands
+def _written_slice(x: ShapeDtype, update: ShapeDtype, *starts: ShapeDtype) -> tirx.PrimFunc:
     lead = x.ndim - len(starts)
 
     def write(sources, result):
-        old, *begins, new = sources
+        old, new, *begins = sources
 
         def copy(point):
             T.buffer_store(result, old[point], list(point))
@@ -171,9 +170,9 @@ def _written_slice(x: ShapeDtype, *operands: ShapeDtype) -> tirx.PrimFunc:
         block("copy", [old], result, x.shape, copy)
         block("update", [*begins, new], result, update.shape, put)
 
-    return prim_func([x, *operands], x, write)
+    return prim_func([x, update, *starts], x, write)
 
 
-#: ``slice_update(x, *starts, update)``: :data:`dynamic_update_slice` as loops over the update, which can be written
-#: over ``x``. Only lowering knows it.
+#: The record of :data:`dynamic_update_slice` as loops over the update, which can be written over ``x``. Only lowering
+#: knows it.
 slice_update = Op("dynamic_update_slice", "opaque", _update_slice_shape, _written_slice, overwrites=0)

@@ -32,9 +32,8 @@ def update_slices(program: Program) -> Program:
     chosen: dict[int, Equation] = {}
     for equation in reversed(candidates):
         if not wanted.isdisjoint(equation.outputs):
-            array, update, *starts = equation.inputs
-            chosen[id(equation)] = equation._replace(op=slice_update, inputs=(array, *starts, update))
-            wanted.add(array)
+            chosen[id(equation)] = equation._replace(op=slice_update)
+            wanted.add(equation.inputs[0])
     equations = [chosen.get(id(one)) or with_inner(one, update_slices) for one in program.equations]
     if all(new is old for new, old in zip(equations, program.equations, strict=True)):
         return program

@@ -45,8 +45,9 @@ _STEP_BYTES = 4 << 20
 # With more kernels than this, control flow calls those on at least _FEW_ELEMENTS elements instead of inlining them.
 _FEW_KERNELS, _FEW_ELEMENTS = 12, 2
 
-# The most kernels of a step, and bytes of a state, that is in two buffers in turn: the code of a step is there twice.
-_FEW_LAUNCHES, _SMALL_STATE = 8, 64 << 20
+# The most kernels of a step, the most bytes of a state, and the fewest steps of a loop whose state is in two buffers in
+# turn: the code of a step is there twice.
+_FEW_LAUNCHES, _SMALL_STATE, _SHORTEST_LOOP = 8, 64 << 20, 4
 
 # The annotation of a loop of one step that serves as a scope.
 _SCOPE = "tvmfun.scope"
@@ -129,7 +130,7 @@ class StatementBuilder:
 
         Then more of them are independent, and become one launch. A state that is updated in place has one buffer.
         """
-        if targets.is_cpu(self.target) or not isinstance(length, int) or length < 2:
+        if targets.is_cpu(self.target) or not isinstance(length, int) or length < _SHORTEST_LOOP:
             return False
         kernels = self._kernels(program)
         is_simple = all(not kernel.is_control and not _is_scatter(kernel) for kernel in kernels)
