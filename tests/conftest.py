@@ -88,3 +88,12 @@ def _resident() -> int:
     """The bytes of memory that this process has."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.fixture
+def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without a compiler of CUDA: modules keep their sources, which the emulator runs."""
+    from tvmfun.lower.codegen.cuda import compilers
+
+    monkeypatch.setattr(compilers, "_libraries", lambda: iter(()))
+    monkeypatch.setattr(compilers, "_nvccs", lambda: iter(()))

@@ -55,12 +55,6 @@ def launches(steps):
             yield step
 
 
-@pytest.fixture
-def no_compiler(monkeypatch):
-    monkeypatch.setattr(compilers, "_libraries", lambda: iter(()))
-    monkeypatch.setattr(compilers, "_nvccs", lambda: iter(()))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from support.gpu_modules import gpu_module
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import ShapeDtype, lax, optim, random
-from tvmfun.lower.codegen.cuda import compilers
 from tvmfun.lower.codegen.cuda.effects import Effects
 from tvmfun.lower.codegen.cuda.horizontal import fewest_launches, lifetimes
 from tvmfun.lower.codegen.cuda.joined import Joiner
@@ -26,12 +25,6 @@ def machine(monkeypatch):
     monkeypatch.setenv("TVMFUN_CACHE_DIR", "")
     with emulated_gpus(seed=5) as machine:
         yield machine
-
-
-@pytest.fixture
-def no_compiler(monkeypatch):
-    monkeypatch.setattr(compilers, "_libraries", lambda: iter(()))
-    monkeypatch.setattr(compilers, "_nvccs", lambda: iter(()))
 
 
 def draw(*shape, seed=0, dtype=np.float32):

@@ -63,7 +63,7 @@ def test_maps_of_the_terms_join_them():
     arrays = numbers((96, 40)), numbers((96, 40), 1), numbers((96, 40), 2) > 0, numbers((40,), 3)
     assert len(kernels_of(normalized, *arrays)) == 1
     assert check(normalized, *arrays).rules == ["columns"]
-    # What is only known after the terms are stored cannot be part of the sum.
+    # A value that is known only after the terms are stored cannot be part of the sum.
     late = lambda x, y: (x * y, tnp.sum((x * y - tnp.mean(x * y, 0)) * y, 0))
     assert len(kernels_of(late, *arrays[:2])) > 1
     check(late, numbers((64, 40)), numbers((64, 40), 1))

@@ -15,7 +15,6 @@ from support.gpu_modules import gpu_module
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import ShapeDtype, lax, nn
-from tvmfun.lower.codegen.cuda import compilers
 from tvmfun.lower.codegen.cuda.tensor_maps import tensor_maps
 from tvmfun.lower.schedule.gpu import tiles
 from tvmfun.lower.schedule.gpu.warpgroups import Warpgroups
@@ -40,12 +39,6 @@ def machine(monkeypatch, smallest):
     monkeypatch.setenv("TVMFUN_CACHE_DIR", "")
     with emulated_gpus(seed=3) as machine:
         yield machine
-
-
-@pytest.fixture
-def no_compiler(monkeypatch):
-    monkeypatch.setattr(compilers, "_libraries", lambda: iter(()))
-    monkeypatch.setattr(compilers, "_nvccs", lambda: iter(()))
 
 
 def maps_of(function, *arguments):
@@ -80,7 +73,7 @@ OTHERS = {
     # Lines that do not begin at multiples of 16 bytes.
     "odd": (lambda x, y: x @ y, half(40, 33), half(33, 41), 0),
     "one odd": (lambda x, y: x @ y, half(40, 33), half(33, 48), 1),
-    # What is computed, padded or gathered on the way.
+    # Operands that are computed, padded or gathered on the way.
     "computed": (lambda x, y: tnp.tanh(x) @ y, half(40, 32), half(32, 48), 2),
     "converted": (lambda x, y: (x.astype("bfloat16") @ y), half(40, 32).astype("float32"), half(32, 48), 2),
     "read again": (lambda x, y: x @ y + x, half(48, 48), half(48, 48), 1),
@@ -204,7 +197,7 @@ def test_launches_have_maps_as_arguments(smallest, no_compiler):
     found = [[arg for arg in step.arguments if isinstance(arg, TensorMap)] for step in module.steps]
     assert list(map(len, found)) == [2, 2]
     assert CudaModule.unpack(module.pack()) == module
-    # What the second product reads is where the first one has stored it.
+    # The second product reads its operand from where the first one has stored it.
     between = {arg.address for arg in found[1]} & set(module.steps[0].arguments)
     assert len(between) == 1
 

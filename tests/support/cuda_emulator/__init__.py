@@ -55,7 +55,7 @@ class MappedArray(NamedTuple):
 
 
 def encoded_map(tensor: TensorMap, base: int) -> bytes:
-    """What the emulated driver encodes for an array at this address."""
+    """Encodes the map of an array at this address, as the emulated driver does."""
     rank, fill = len(tensor.sizes), lambda numbers, count: [*numbers, *[0] * (count - len(numbers))]
     numbers = *fill(tensor.strides, 4), *fill(tensor.sizes, 5), *fill(tensor.box, 5)
     return struct.pack("<IIQ4Q5I5HH", 0x70616D74, rank, base + tensor.address.offset, *numbers, 2).ljust(128, b"\0")

@@ -232,7 +232,7 @@ class StatementBuilder:
         early: list[tuple[Variable, BufferRef]] = []
         results: list[tuple[Atom, BufferRef]] = []
         for atom, target in zip(program.outputs, outputs, strict=True):
-            # What is stacked of an old state is copied first, so that the new one can be written over it.
+            # Old states are copied to their stacks first, so that the new ones can be written over them.
             if isinstance(atom, Variable) and atom in given and not _is_part(target, inputs):
                 early.append((atom, target))
             else:
