@@ -124,6 +124,17 @@ def emulate(
     return [np.asarray(a.value if isinstance(a, Literal) else values[a]) for a in program.outputs], rules
 
 
+def replace_line(monkeypatch: pytest.MonkeyPatch, line: str, instead: str) -> None:
+    """Lets the emulator run sources in which something that is there is replaced."""
+
+    def run(source: str, *args: Any, **options: Any) -> None:
+        assert line in source
+        original(source.replace(line, instead), *args, **options)
+
+    original = run_emulated
+    monkeypatch.setitem(globals(), "run_emulated", run)
+
+
 def _with_names(function: tirx.PrimFunc) -> tirx.PrimFunc:
     """The function with another name for each parameter, by which the parameters of its launches are known."""
     body, params = function.body, []

@@ -7,9 +7,8 @@ encodes them.
 import numpy as np
 import pytest
 from lower.gpu.test_gpu_products import LAYOUTS, factors, random
-from support import emulated_products
 from support.cuda_emulator import GXX, EmulationError
-from support.emulated_products import check, needs_gxx, needs_nvcc, product_of, resources
+from support.emulated_products import check, needs_gxx, needs_nvcc, product_of, replace_line, resources
 from support.gpu_modules import gpu_module
 
 import tvmfun
@@ -145,13 +144,7 @@ def test_ranges_of_the_terms(splits, monkeypatch):
     ids=["publish", "await", "more bytes", "fewer bytes", "products", "barrier"],
 )
 def test_every_wait_and_fence_is_needed(line, instead, error, smallest, monkeypatch):
-    original = emulated_products.run_emulated
-
-    def run(source, *args, **options):
-        assert line in source
-        original(source.replace(line, instead), *args, **options)
-
-    monkeypatch.setattr(emulated_products, "run_emulated", run)
+    replace_line(monkeypatch, line, instead)
     with pytest.raises(EmulationError, match=error):
         check(LAYOUTS["nt"], *factors("nt", 136, 136, 904, "bfloat16"), arch=ARCH, orders=4)
 

@@ -6,9 +6,17 @@ No GPU has timed them; the emulator reads matrices as their descriptors say, and
 import numpy as np
 import pytest
 from lower.gpu.test_gpu_products import LAYOUTS, SIZES, convolution, factors, random, rounded_to_tf32
-from support import emulated_products
 from support.cuda_emulator import EmulationError
-from support.emulated_products import check, emulate, needs_gxx, needs_nvcc, product_of, resources, scheduled
+from support.emulated_products import (
+    check,
+    emulate,
+    needs_gxx,
+    needs_nvcc,
+    product_of,
+    replace_line,
+    resources,
+    scheduled,
+)
 from tvm import tirx
 
 import tvmfun
@@ -210,13 +218,7 @@ def test_convolutions_and_their_gradients(channels, smallest):
 def test_every_wait_and_fence_is_needed(line, instead, error, smallest, monkeypatch):
     """Where the threads copy; for the copy engine see ``test_gpu_tensor_maps.py``."""
     monkeypatch.setattr(TiledOperand, "match", lambda *_: None)
-    original = emulated_products.run_emulated
-
-    def run(source, *args, **options):
-        assert line in source
-        original(source.replace(line, instead), *args, **options)
-
-    monkeypatch.setattr(emulated_products, "run_emulated", run)
+    replace_line(monkeypatch, line, instead)
     with pytest.raises(EmulationError, match=error):
         check(LAYOUTS["nt"], *factors("nt", 72, 72, 904, "bfloat16"), arch=ARCH, orders=4)
 
