@@ -15,25 +15,26 @@ import sys
 import time
 import traceback
 import zipfile
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tvmfun.runtime.cuda.devices import Block, device_at
 from tvmfun.runtime.cuda_module import ArrayType, CudaModule
 
-from . import runtime, timing
+from . import runtime, timing, workers
 from .runtime import LoadedModule
+from .workers import Worker, WorkerError
 
 ROOT = Path(__file__).parents[2]
 #: The largest difference, relative to the largest expected number, by dtype.
 TOLERANCES = {"float64": 1e-9, "float32": 3e-5, "float16": 2e-3, "bfloat16": 2e-2}
 #: The same for losses after up to ten steps, and later: rounding grows while training.
 _LOSS_TOLERANCES = {"float32": (1e-3, 3e-2), "bfloat16": (2e-2, 1e-1), "tensorfloat32": (5e-3, 5e-2)}
-#: The stages, in order.
-STAGES = ("comparison", "trained", "timed", "peers", "profile", "sanitizer")
 
 
 class Bundle:
@@ -88,19 +89,29 @@ def difference(got: np.ndarray, expected: np.ndarray, kind: ArrayType, is_exact:
     return float(errors.max(initial=0.0) / (tolerance * (1 + largest)))
 
 
-def compare(bundle: Bundle, name: str, about: dict[str, Any]) -> float:
+def _detail(got: np.ndarray, expected: np.ndarray) -> str:
+    """The elements that differ most, for a report."""
+    with np.errstate(invalid="ignore"):
+        errors = np.abs(got.astype(np.float64) - expected.astype(np.float64))
+    errors = np.where(np.isnan(errors), np.inf, errors)
+    where = np.argsort(-errors, axis=None)[:6]
+    rows = [f"{np.unravel_index(i, got.shape)}: {got.flat[i]} for {expected.flat[i]}" for i in where]
+    return f"{np.count_nonzero(got != expected)} of {got.shape} differ; " + "; ".join(rows)
+
+
+def compare(bundle: Bundle, name: str, about: dict[str, Any]) -> dict[str, Any]:
     """Runs a function; returns the largest difference of its results from the CPU's."""
     module = bundle.load(about, "module", name)
     kinds = module.module
     inputs = list(map(_put, _arrays(bundle.read(about, "arguments"), kinds.inputs[len(module.captured) :])))
     expected = list(_arrays(bundle.read(about, "expected"), kinds.results))
-    return max(
-        (
-            difference(runtime.get(block, kind), runtime.decoded(content, kind), kind, about["exact"])
-            for block, kind, content in zip(module(inputs), kinds.results, expected, strict=True)
-        ),
-        default=0.0,
-    )
+    found = {"difference": 0.0, "detail": ""}
+    for i, (block, kind, content) in enumerate(zip(module(inputs), kinds.results, expected, strict=True)):
+        got, right = runtime.get(block, kind), runtime.decoded(content, kind)
+        value = difference(got, right, kind, about["exact"])
+        if value > found["difference"]:
+            found = {"difference": value, "detail": f"result {i}: {_detail(got, right)}" if value > 1 else ""}
+    return found
 
 
 class Training:
@@ -130,15 +141,86 @@ class Training:
         self.step.stream.synchronize()
 
 
-def train(bundle: Bundle, name: str, about: dict[str, Any]) -> float:
+def train(bundle: Bundle, name: str, about: dict[str, Any]) -> dict[str, Any]:
     """Runs steps; returns how far the losses are from the CPU's, in units of what is allowed."""
     training = Training(bundle, name, about)
     early, late = _LOSS_TOLERANCES[about["precision"]]
-    worst = 0.0
+    worst, losses = 0.0, []
     for i, expected in enumerate(about["losses"]):
-        error = abs(training.loss() - expected) / (early if i < 10 else late) / (1e-3 + abs(expected))
+        losses.append(training.loss())
+        error = abs(losses[-1] - expected) / (early if i < 10 else late) / (1e-3 + abs(expected))
         worst = max(worst, error if error == error else float("inf"))
-    return worst
+    rows = zip(losses, about["losses"], strict=True)
+    return {"difference": worst, "detail": "; ".join(f"{got:.5g} for {right:.5g}" for got, right in rows)}
+
+
+def time_step(bundle: Bundle, name: str, about: dict[str, Any]) -> dict[str, Any]:
+    """The milliseconds and the bytes of a step, and the microseconds of each of its kernels."""
+    with workers.shared():
+        training = Training(bundle, name, about)
+        losses = [training.loss() for _ in range(3)]
+    module = training.step.module
+    with workers.exclusive():
+        milliseconds = timing.milliseconds(training.run, training.synchronize)
+        kernels = timing.profile(training.step, [*training.step.captured, *training.carry, *training.batch])
+    return {
+        "ms": milliseconds,
+        "losses": losses,
+        "bytes": module.plan.analysis.peak,
+        "launches": sum(1 for _ in module.launches()),
+        "flop": about["flop"],
+        "kernels": kernels,
+    }
+
+
+def time_kernel(bundle: Bundle, name: str, about: dict[str, Any]) -> float:
+    """The microseconds of a function, launched some times in a row."""
+    with workers.shared():
+        module = bundle.load(about, "module", name)
+        inputs = [runtime.put(runtime.draw(kind, i)) for i, kind in enumerate(module.module.inputs)]
+    with workers.exclusive():
+        return timing.microseconds(module, inputs)
+
+
+def time_peers(bundle: Bundle, name: str, about: dict[str, Any]) -> dict[str, Any]:
+    """The milliseconds of the same step in PyTorch and JAX."""
+    from .peers import peers
+
+    return peers(name)
+
+
+class Stage(NamedTuple):
+    """A stage.
+
+    Args:
+        call: what is done with each entry.
+        kind: the kind of the entries.
+        share: the share of the time that is left which it may take.
+        limit: the seconds for an entry.
+        processes: how many entries run at the same time.
+    """
+
+    call: Callable[[Bundle, str, dict[str, Any]], Any]
+    kind: str
+    share: float
+    limit: float
+    processes: int
+
+
+#: The stages, in order; besides them there is ``sanitizer``.
+STAGES = {
+    "comparison": Stage(compare, "comparison", 0.4, 20, 6),
+    "trained": Stage(train, "trained", 0.4, 60, 4),
+    "timed": Stage(time_step, "timed", 0.7, 90, 6),
+    "tiles": Stage(time_kernel, "kernel", 0.4, 20, 6),
+    "peers": Stage(time_peers, "timed", 0.8, 200, 7),
+}
+
+
+def _prepared(path: Path) -> Callable[[str, str, dict[str, Any]], Any]:
+    """Runs in a worker: opens the file, and returns the function that runs an entry."""
+    bundle = Bundle(path)
+    return lambda stage, name, about: STAGES[stage].call(bundle, name, about)
 
 
 class Run:
@@ -146,13 +228,16 @@ class Run:
 
     Args:
         bundle: what to run.
+        path: its file.
         seconds: the time for it.
+        is_isolated: whether entries run in processes of their own, some at the same time.
     """
 
-    def __init__(self, bundle: Bundle, path: Path, seconds: float) -> None:
+    def __init__(self, bundle: Bundle, path: Path, seconds: float, is_isolated: bool) -> None:
         self.bundle = bundle
         self._path = path
         self._end = time.monotonic() + seconds
+        self._is_isolated = is_isolated
         self.left_out: list[str] = []
         self.errors: dict[str, str] = {}
 
@@ -161,64 +246,58 @@ class Run:
         """The time that is left."""
         return self._end - time.monotonic()
 
-    def each(
-        self, stage: str, kind: str, call: Callable[[str, dict[str, Any]], Any], share: float = 1.0
-    ) -> dict[str, Any]:
-        """The results of a call for the entries of a kind, as far as a share of the time that is left allows."""
-        end = time.monotonic() + share * self.seconds_left
-        results = {}
-        for name, about in self.bundle.entries(kind):
-            if time.monotonic() > end:
-                self.left_out.append(f"{stage}: {name}")
-                continue
-            try:
-                results[name] = call(name, about)
-            except Exception as error:
-                self.errors[f"{stage}: {name}"] = "".join(traceback.format_exception(error, limit=-4))
+    def stage(self, stage: str) -> dict[str, Any]:
+        """The results of a stage by entry, as far as the time allows."""
+        about = STAGES[stage]
+        end = time.monotonic() + about.share * self.seconds_left
+        entries = deque(self.bundle.entries(about.kind))
+        results: dict[str, Any] = {}
+
+        def work() -> None:
+            worker = Worker(_prepared, self._path)
+            while entries:
+                name, entry = entries.popleft()
+                if time.monotonic() > end:
+                    self.left_out.append(f"{stage}: {name}")
+                    continue
+                try:
+                    results[name] = self._result(worker, stage, name, entry, max(5, end - time.monotonic()))
+                except WorkerError as error:
+                    self.errors[f"{stage}: {name}"] = str(error)
+            worker.close()
+
+        if self._is_isolated:
+            threads = [Thread(target=work) for _ in range(about.processes)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        else:
+            work()
         return results
 
-    def comparison(self) -> dict[str, float]:
-        """Differences of functions."""
-        return self.each("comparison", "comparison", lambda name, about: compare(self.bundle, name, about), 0.4)
-
-    def trained(self) -> dict[str, float]:
-        """Differences of losses."""
-        return self.each("trained", "trained", lambda name, about: train(self.bundle, name, about), 0.4)
-
-    def timed(self) -> dict[str, Any]:
-        """The milliseconds and the bytes of steps."""
-
-        def timed(name: str, about: dict[str, Any]) -> dict[str, Any]:
-            training = Training(self.bundle, name, about)
-            analysis = training.step.module.plan.analysis
-            milliseconds = timing.milliseconds(training.run, training.synchronize)
-            launches = sum(1 for _ in training.step.module.launches())
-            return {"ms": milliseconds, "bytes": analysis.peak, "launches": launches, "flop": about["flop"]}
-
-        return self.each("timed", "timed", timed, 0.4)
-
-    def profile(self) -> dict[str, Any]:
-        """The microseconds of each kernel of steps."""
-
-        def profiled(name: str, about: dict[str, Any]) -> list[dict[str, Any]]:
-            training = Training(self.bundle, name, about)
-            training.loss()
-            return timing.profile(training.step, [*training.step.captured, *training.carry, *training.batch])
-
-        return self.each("profile", "timed", profiled, 0.7)
-
-    def peers(self) -> dict[str, Any]:
-        """The milliseconds of the same steps in PyTorch and JAX, each in a process of its own."""
-
-        def peers(name: str, about: dict[str, Any]) -> dict[str, Any]:
-            command = [sys.executable, "-m", "tests.gpu.peers", name]
-            limit = max(10.0, min(120.0, self.seconds_left))
-            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=limit)
-            if done.returncode:
-                raise RuntimeError(done.stderr[-2000:])
-            return json.loads(done.stdout.splitlines()[-1])
-
-        return self.each("peers", "timed", peers, 0.8)
+    def _result(self, worker: Worker, stage: str, name: str, entry: dict[str, Any], seconds: float) -> Any:
+        """The result of an entry; where it fails in a process of its own, once more with each kernel waited for."""
+        if not self._is_isolated:
+            try:
+                return STAGES[stage].call(self.bundle, name, entry)
+            except Exception as error:
+                raise WorkerError("".join(traceback.format_exception(error, limit=-4))) from None
+        limit = min(seconds, STAGES[stage].limit)
+        try:
+            return worker(stage, name, entry, seconds=limit)
+        except WorkerError as error:
+            if stage == "peers":
+                raise
+            first = str(error)
+        blocking = Worker(_prepared, self._path, environment={"CUDA_LAUNCH_BLOCKING": "1"})
+        try:
+            blocking(stage, name, entry, seconds=limit)
+        except WorkerError as error:
+            raise WorkerError(f"{first}\nWith each kernel waited for: {error}") from None
+        finally:
+            blocking.close()
+        raise WorkerError(f"{first}\nWith each kernel waited for it ends.")
 
     def sanitizer(self) -> dict[str, Any]:
         """The reports of compute-sanitizer about a sample of functions."""
@@ -230,8 +309,13 @@ class Run:
         for check in ("memcheck", "racecheck"):
             command = [tool, "--tool", check, "--error-exitcode", "9", sys.executable, "-m", "tests.gpu.all"]
             command += ["--bundle", str(self._path), "--stages", "comparison", "--every", "40", "--out", "/dev/null"]
-            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=max(10, self.seconds_left))
-            found[check] = {"rc": done.returncode, "output": done.stdout[-1500:]}
+            command += ["--in-process"]
+            limit = max(10, 0.4 * self.seconds_left)
+            try:
+                done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=limit)
+                found[check] = {"rc": done.returncode, "output": done.stdout[-1500:]}
+            except subprocess.TimeoutExpired:
+                self.left_out.append(f"sanitizer: {check} took more than {limit:.0f} s")
         return found
 
 
@@ -241,33 +325,38 @@ def main(*arguments: str) -> int:
     parser.add_argument("--bundle", type=Path, default=Path("build/gpu.zip"))
     parser.add_argument("--out", type=Path, default=Path("gpu.json"))
     parser.add_argument("--seconds", type=float, default=460, help="the time for all stages")
-    parser.add_argument("--stages", nargs="+", choices=STAGES, default=STAGES)
+    stages = (*STAGES, "sanitizer")
+    parser.add_argument("--stages", nargs="+", choices=stages, default=stages)
+    parser.add_argument("--only", default="", help="entries whose name contains this")
     parser.add_argument("--every", type=int, default=1, help="run one of so many functions")
+    parser.add_argument("--in-process", action="store_true", help="run entries in this process, for a debugger")
     options = parser.parse_args(arguments)
     bundle = Bundle(options.bundle)
-    skipped = [about for i, (_, about) in enumerate(bundle.entries("comparison")) if i % options.every]
-    bundle.index["entries"] = [about for about in bundle.index["entries"] if about not in skipped]
-    run = Run(bundle, options.bundle, options.seconds)
+    skipped = {name for i, (name, _) in enumerate(bundle.entries("comparison")) if i % options.every}
+    bundle.index["entries"] = [
+        about for about in bundle.index["entries"] if about["name"] not in skipped and options.only in about["name"]
+    ]
+    run = Run(bundle, options.bundle, options.seconds, not options.in_process)
     device = device_at(0)
     report: dict[str, Any] = {"gpu": device.name, "arch": bundle.index["arch"], "not compiled": bundle.index["failed"]}
     for stage in options.stages:
         started = time.monotonic()
         try:
-            report[stage] = getattr(run, stage)()
+            report[stage] = run.sanitizer() if stage == "sanitizer" else run.stage(stage)
         except Exception as error:
             run.errors[stage] = "".join(traceback.format_exception(error, limit=-4))
         print(f"{stage}: {time.monotonic() - started:.0f} s", flush=True)
-    report |= {"left out": run.left_out, "errors": run.errors}
-    options.out.write_text(json.dumps(report, indent=1))
-    differences = {**report.get("comparison", {}), **report.get("trained", {})}
-    wrong = {name: value for name, value in differences.items() if not value <= 1}
-    for name, value in wrong.items():
-        print(f"wrong by {value:.3g} times what is allowed: {name}")
+        report |= {"left out": run.left_out, "errors": run.errors}
+        options.out.write_text(json.dumps(report, indent=1))
+    compared = {**report.get("comparison", {}), **report.get("trained", {})}
+    wrong = {name: found for name, found in compared.items() if not found["difference"] <= 1}
+    for name, found in wrong.items():
+        print(f"wrong by {found['difference']:.3g} times what is allowed: {name}: {found['detail']}")
     for name, error in run.errors.items():
         print(f"{name}: {error}")
     for name in run.left_out:
         print(f"left out: {name}")
-    print(f"{len(differences) - len(wrong)} of {len(differences)} are right; {len(run.errors)} errors")
+    print(f"{len(compared) - len(wrong)} of {len(compared)} are right; {len(run.errors)} errors")
     return int(bool(wrong or run.errors))
 
 

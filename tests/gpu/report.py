@@ -9,7 +9,7 @@ from typing import Any
 
 #: The kernels that are listed of each step.
 _KERNELS = 12
-_FRAMEWORKS = ("PyTorch", "PyTorch, compiled", "JAX")
+_FRAMEWORKS = ("PyTorch", "PyTorch, compiled", "PyTorch, compiled, graphs", "JAX")
 
 
 def _row(*cells: object) -> str:
@@ -44,22 +44,21 @@ def _steps(found: dict[str, Any]) -> list[str]:
 
 def _kernels(rows: list[dict[str, Any]]) -> list[str]:
     """The kernels of a step that take longest."""
-    total = sum(row["us"] * row["launches"] for row in rows)
+    total = sum(row["us"] for row in rows)
     lines = _table("us", "share", "launches", "kernel")
     for row in rows[:_KERNELS]:
-        own = row["us"] * row["launches"]
-        lines.append(_row(f"{own:.1f}", f"{own / total:.0%}", row["launches"], f"`{row['kernel']}`"))
+        lines.append(_row(f"{row['us']:.1f}", f"{row['us'] / total:.0%}", row["launches"], f"`{row['kernel']}`"))
     return lines
 
 
 def tables(found: dict[str, Any]) -> str:
     """The tables in Markdown."""
     differences = {**found.get("comparison", {}), **found.get("trained", {})}
-    right = sum(value <= 1 for value in differences.values())
+    right = sum(value["difference"] <= 1 for value in differences.values())
     lines = [f"{found['gpu']}, {found['arch']}: {right} of {len(differences)} comparisons with the CPU are right.", ""]
     lines += _steps(found)
-    for name, rows in found.get("profile", {}).items():
-        lines += ["", f"### {name}", "", *_kernels(rows)]
+    for name, step in found.get("timed", {}).items():
+        lines += ["", f"### {name}", "", *_kernels(step["kernels"])]
     return "\n".join(lines) + "\n"
 
 

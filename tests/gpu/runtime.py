@@ -81,6 +81,16 @@ def get(block: Block, kind: ArrayType) -> np.ndarray:
     return decoded(content.raw[: kind.nbytes], kind)
 
 
+def draw(kind: ArrayType, seed: int) -> np.ndarray:
+    """Random numbers of a type: normal ones, integers of 0 to 9; those of bfloat16 as ``uint16``."""
+    generator = np.random.default_rng(seed)
+    if kind.dtype == "bfloat16":
+        return (generator.standard_normal(kind.shape, np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    if kind.dtype.startswith("float"):
+        return generator.standard_normal(kind.shape, np.float32).astype(kind.dtype)
+    return generator.integers(0, 10, kind.shape).astype(kind.dtype)
+
+
 def decoded(content: bytes, kind: ArrayType) -> np.ndarray:
     """The array of bytes; those of dtypes that NumPy lacks as float32.
 

@@ -33,7 +33,7 @@ def _in_precision(case: Case, precision: str) -> Case:
 
 #: Timed beside PyTorch and JAX, by name.
 TIMED: dict[str, Case] = {
-    case.name: case for step in _TIMED for case in (_in_precision(step, precision) for precision in PRECISIONS)
+    case.name: case for precision in PRECISIONS for case in (_in_precision(step, precision) for step in _TIMED)
 }
 
 #: Trained for some steps beside the CPU, by name: without dropout of scores, so that rounding alone differs.

@@ -121,6 +121,7 @@ class Driver:
     """
 
     def __init__(self, path: str) -> None:
+        self.path = path
         slow, quick = ctypes.CDLL(path), ctypes.PyDLL(path)
         missing = [name for name in _FUNCTIONS if not hasattr(slow, name)]
         if missing:

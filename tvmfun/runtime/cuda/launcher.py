@@ -77,6 +77,16 @@ class Launcher:
     def _instance(self, stream: Stream) -> _Instance:
         return _Instance(self.module, self._functions, self._condition, stream)
 
+    def memory(self, stream: Stream) -> tuple[int, int]:
+        """The addresses of intermediates and constants, which the next work of a stream may use."""
+        arena = stream.arena(self.plan.analysis.temporaries)
+        self._constants.read_on(stream)
+        return arena, self._constants.address
+
+    def nodes(self, stream: Stream) -> list[Node]:
+        """What a call runs, one after the other, where no number in the GPU's memory decides that."""
+        return [node for part in self._instance(stream).parts for node in part.nodes]
+
     def run(self, stream: Stream, table: list[int]) -> None:
         """Starts a call.
 
@@ -91,9 +101,7 @@ class Launcher:
         instance = self._instances.get(stream)
         if instance is None:
             self._instances[stream] = instance = self._instance(stream)
-        table.append(stream.arena(self.plan.analysis.temporaries))
-        self._constants.read_on(stream)
-        table.append(self._constants.address)
+        table += self.memory(stream)
         stream.latest = self.name
         self.device.activate()
         try:
@@ -181,7 +189,8 @@ class _Instance:
         self._functions = functions
         self._condition = condition
         self._stream = stream
-        self._parts = self._read(module.steps, ())
+        #: Stretches, and loops and branches of the host with lists of such parts.
+        self.parts = self._read(module.steps, ())
 
     def _read(self, steps: Sequence[Step], indices: tuple[int, ...]) -> list[Any]:
         """Stretches, and loops and branches of the host with such lists; counted loops are unrolled."""
@@ -212,7 +221,7 @@ class _Instance:
         return LaunchNode(step, indices, self._functions[step.kernel], self._stream.device.driver)
 
     def run(self, table: list[int]) -> None:
-        self._run(self._parts, table)
+        self._run(self.parts, table)
 
     def _run(self, parts: Sequence[Any], table: list[int]) -> None:
         for part in parts:

@@ -175,6 +175,7 @@ class LaunchNode:
 
     def __init__(self, launch: Launch, indices: tuple[int, ...], function: int, driver: Driver) -> None:
         self.name = launch.kernel
+        self.grid = launch.grid
         self._driver = driver
         arguments = [arg.at(indices) if isinstance(arg, Scalar) else arg for arg in launch.arguments]
         offsets, end = word_offsets(arguments)
