@@ -62,7 +62,7 @@ def compared(comparison: Comparison, arch: str) -> Entry:
     files, about = compiled("module", function, comparison.arguments, arch, **dynamic)
     files |= {"arguments": _packed(comparison.arguments)}
     files |= {"expected": _packed(tvmfun.jit(function)(*comparison.arguments))}
-    return files, {**about, "kind": "comparison", "exact": comparison.is_exact}
+    return files, {**about, "kind": "comparison", "exact": comparison.is_exact, "format": comparison.format}
 
 
 def _start(runner: Ours, params: Any, state: Any) -> Any:

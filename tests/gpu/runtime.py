@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,6 +11,9 @@ import numpy as np
 from tvmfun.runtime.cuda.devices import Block, Device, Stream, device_at
 from tvmfun.runtime.cuda.launcher import Launcher, upload
 from tvmfun.runtime.cuda_module import ArrayType, CudaModule
+
+# Random numbers that are drawn for an array.
+_MOST_DRAWN = 1 << 20
 
 
 class LoadedModule:
@@ -81,14 +85,26 @@ def get(block: Block, kind: ArrayType) -> np.ndarray:
     return decoded(content.raw[: kind.nbytes], kind)
 
 
-def draw(kind: ArrayType, seed: int) -> np.ndarray:
-    """Random numbers of a type: normal ones, integers of 0 to 9; those of bfloat16 as ``uint16``."""
-    generator = np.random.default_rng(seed)
+def filled(kind: ArrayType, seed: int) -> Block:
+    """An array on the first GPU: normal random numbers, integers of 0 to 9, in large arrays again and again."""
+    device, generator = device_at(0), np.random.default_rng(seed)
+    device.activate()
+    block = Block(device.stream(), kind.nbytes, "an array", "filled")
+    count = min(math.prod(kind.shape), _MOST_DRAWN)
     if kind.dtype == "bfloat16":
-        return (generator.standard_normal(kind.shape, np.float32).view(np.uint32) >> 16).astype(np.uint16)
-    if kind.dtype.startswith("float"):
-        return generator.standard_normal(kind.shape, np.float32).astype(kind.dtype)
-    return generator.integers(0, 10, kind.shape).astype(kind.dtype)
+        part = (generator.standard_normal(count, np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    elif kind.dtype.startswith("float"):
+        part = generator.standard_normal(count, np.float32).astype(kind.dtype)
+    else:
+        part = generator.integers(0, 10, count).astype(kind.dtype)
+    done = part.nbytes
+    if done:
+        upload(block, part.tobytes())
+    while done < kind.nbytes:
+        size = min(done, kind.nbytes - done)
+        device.driver.cuMemcpyDtoDAsync_v2(block.address + done, block.address, size, device.stream().handle)
+        done += size
+    return block
 
 
 def decoded(content: bytes, kind: ArrayType) -> np.ndarray:

@@ -17,7 +17,7 @@ from .runtime import LoadedModule
 #: The graphs of events, of which the median counts.
 _REPEATS = 12
 # Launches of a function in a row, of which each takes the mean time.
-_IN_A_ROW = 20
+_IN_A_ROW = 8
 
 
 def milliseconds(run: Callable[[], Any], synchronize: Callable[[], None], seconds: float = 1.0) -> float:
@@ -75,7 +75,7 @@ class _Event:
         self._device.driver.cuEventDestroy_v2(self.handle)
 
 
-def _between(groups: Iterable[Sequence[Node]], table: list[int], stream: Stream) -> list[float]:
+def _between(groups: Iterable[Sequence[Node]], table: list[int], stream: Stream, repeats: int) -> list[float]:
     """The median microseconds of each group of nodes in a graph, with the time that an event takes."""
     device = stream.device
     device.activate()
@@ -89,13 +89,13 @@ def _between(groups: Iterable[Sequence[Node]], table: list[int], stream: Stream)
     Chain(device, graph).extend(nodes, table)
     run = driver.handle("cuGraphInstantiateWithFlags", graph, 0)
     times = []
-    for _ in range(_REPEATS):
+    for _ in range(repeats):
         driver.cuGraphLaunch(run, stream.handle)
         stream.synchronize()
         times.append([first.microseconds_to(second) for first, second in pairwise(events)])
     driver.cuGraphExecDestroy(run)
     driver.cuGraphDestroy(graph)
-    return [statistics.median(each) for each in zip(*times[2:], strict=True)]
+    return [statistics.median(each) for each in zip(*times[repeats // 4 :], strict=True)]
 
 
 def _prepared(module: LoadedModule, inputs: Sequence[Block]) -> tuple[list[int], list[Block]]:
@@ -108,7 +108,7 @@ def microseconds(module: LoadedModule, inputs: Sequence[Block]) -> float:
     """The time of a function on the GPU, as a mean over some calls in a row."""
     table, fresh = _prepared(module, [*module.captured, *inputs])
     nodes = module.launcher.nodes(module.stream)
-    (each,) = _between([nodes * _IN_A_ROW], table, module.stream)
+    (each,) = _between([nodes * _IN_A_ROW], table, module.stream, _REPEATS // 2)
     del fresh
     return each / _IN_A_ROW
 
@@ -120,7 +120,7 @@ def profile(step: LoadedModule, inputs: Sequence[Block]) -> list[dict[str, Any]]
     """
     table, fresh = _prepared(step, inputs)
     nodes = step.launcher.nodes(step.stream)
-    times = _between([[node] for node in nodes], table, step.stream)
+    times = _between([[node] for node in nodes], table, step.stream, _REPEATS)
     del fresh
     rows: dict[tuple, dict[str, Any]] = {}
     for node, each in zip(nodes, times, strict=True):

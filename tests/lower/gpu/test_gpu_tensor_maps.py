@@ -1,6 +1,6 @@
 """Operands that the copy engine of sm_90 moves in boxes: emulated, launched, joined and exported.
 
-No GPU has run them; the emulator copies boxes as late as a barrier allows, or at once, and reads maps as the driver
+The emulator copies boxes as late as a barrier allows, or at once, and reads maps as the driver
 encodes them.
 """
 
@@ -20,7 +20,9 @@ from tvmfun.lower.schedule.gpu.warpgroups import Warpgroups
 from tvmfun.runtime.cuda_module import CudaModule, Launch, TensorMap
 
 ARCH = "sm_90a"
-SMALLEST = [tile for tile in tiles.shapes("bfloat16", ARCH) if tile.kind is Warpgroups][-1]
+FEW_STAGES, SMALLEST = [
+    tile for tile in tiles.shapes("bfloat16", ARCH) if tile.kind is Warpgroups and (tile.rows, tile.columns) == (64, 64)
+]
 
 
 @pytest.fixture
@@ -149,11 +151,22 @@ def test_every_wait_and_fence_is_needed(line, instead, error, smallest, monkeypa
         check(LAYOUTS["nt"], *factors("nt", 136, 136, 904, "bfloat16"), arch=ARCH, orders=4)
 
 
+@needs_gxx
+@pytest.mark.slow
+def test_products_of_few_stages_are_finished_before_the_next_step(monkeypatch):
+    monkeypatch.setattr(tiles, "choose", lambda *_: (FEW_STAGES, 1))
+    arguments = LAYOUTS["nt"], *factors("nt", 136, 136, 904, "bfloat16")
+    check(*arguments, arch=ARCH, orders=4)
+    replace_line(monkeypatch, "tvmfun_products_wait<0>();\n}\n__device__", "tvmfun_products_wait<1>();\n}\n__device__")
+    with pytest.raises(EmulationError, match="depends on the order"):
+        check(*arguments, arch=ARCH, orders=4)
+
+
 def test_results_do_not_lie_over_the_barriers():
     """Whose memory must not be used for anything else as long as they are valid."""
     for tile in tiles.shapes("bfloat16", ARCH):
         loop = tile.loop("bfloat16", True, True)
-        assert not loop.is_asynchronous or loop.rows * loop.result_length * 4 <= loop.stages * loop.stage_bytes
+        assert loop.barriers >= max(loop.rows * loop.result_length * 4, loop.stages * loop.stage_bytes)
 
 
 @needs_nvcc

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import ir, s_tir, tirx
 from tvm.target import Target
 from tvm.tirx import AllocBuffer, Stmt
@@ -15,7 +16,7 @@ from tvmfun.errors import TargetError
 from tvmfun.lower.codegen.cuda.constants import with_plain_constants
 from tvmfun.lower.codegen.cuda.cubins import PLACEHOLDER, KernelSource
 from tvmfun.lower.codegen.cuda.tensor_maps import tensor_maps, with_maps
-from tvmfun.lower.tir.walk import called, rewrite
+from tvmfun.lower.tir.walk import called, find, rewrite
 
 # The line before the kernels in a source that TVM writes.
 _FIRST_KERNEL = re.compile(r'^extern "C" ', re.MULTILINE)
@@ -62,6 +63,41 @@ def _addresses_of_bools(module: tvm.IRModule, context: tvm.transform.PassContext
 def _of_memory(call: ir.Call) -> ir.Call:
     is_cast = called(call) == "tirx.address_of" and isinstance(call.args[0], tirx.Cast)
     return tirx.address_of(call.args[0].value) if is_cast else call
+
+
+@tvm.transform.module_pass(opt_level=0, name="tvmfun.RoundToBfloat16")
+def _round_to_bfloat16(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
+    """The instruction that rounds to bfloat16 instead of arithmetic with bits, which rounds alike."""
+    rounded = _with_bodies(module, (ir.Call, _rounded))
+    return _with_bodies(rounded, (tirx.Cast, _of_rounded))
+
+
+def _rounded(call: ir.Call) -> ir.Expr:
+    """The rounding of x where a call is that of :func:`~tvmfun.ops.formula.rounded_to_bfloat16`."""
+    if called(call) != "tirx.reinterpret" or str(call.ty) != "float32":
+        return call
+    masked = call.args[0]
+    if not isinstance(masked, tirx.BitwiseAnd) or not _is_constant(masked.b, 0xFFFF0000):
+        return call
+    bits = [node for node in find(masked.a, ir.Call) if called(node) == "tirx.reinterpret"]
+    constants = {node.value for node in find(masked.a, tirx.IntImm)}
+    if not bits or not constants >= {0x7FFF, 16, 1}:
+        return call
+    (x, *others) = (node.args[0] for node in bits)
+    if str(x.ty) != "float32" or not all(tvm_ffi.structural_equal(x, other) for other in others):
+        return call
+    return tirx.Cast("float32", tirx.call_pure_extern("bfloat16", "__float2bfloat16_rn", x))
+
+
+def _is_constant(value: ir.Expr, number: int) -> bool:
+    return isinstance(value, tirx.IntImm) and value.value % (1 << 32) == number
+
+
+def _of_rounded(cast: tirx.Cast) -> ir.Expr:
+    """A rounded number, which is exact, without conversions to float32 and back."""
+    inner = cast.value
+    is_exact = str(cast.ty) == "bfloat16" and isinstance(inner, tirx.Cast) and str(inner.value.ty) == "bfloat16"
+    return inner.value if is_exact and str(inner.ty) == "float32" else cast
 
 
 def _parts(module: tvm.IRModule) -> tuple[tvm.IRModule, tvm.IRModule]:
@@ -162,6 +198,7 @@ def _splitting(is_dynamic: bool) -> tvm.transform.Pass:
             tirx.transform.FlattenBuffer(),
             _addresses_of_bools,
             tirx.transform.BF16ComputeLegalize(),
+            _round_to_bfloat16,
             tirx.transform.NarrowDataType(32),
             s_tir.transform.LoopPartition(),
             tirx.transform.VectorizeLoop(True),

@@ -39,6 +39,8 @@ from tvmfun.ops.dot import TENSORFLOAT32
 
 # Rows of tiles that run at the same time, so that they share columns in the L2 cache.
 _GROUP = 8
+# Vectors of a tile whose epilogues a thread computes together, so that their reads wait for memory together.
+_TOGETHER = 4
 _INT = "int32"
 
 
@@ -309,8 +311,7 @@ class _Kernel:
 
     def _barrier(self, shared: Buffer, step: Expr) -> Expr:
         """The address of the barrier that counts the bytes of a step's tiles."""
-        first = self.loop.stages * self.loop.stage_bytes
-        return address(shared, first + tirx.floormod(step, self.loop.stages) * BARRIER_BYTES)
+        return address(shared, self.loop.barriers + tirx.floormod(step, self.loop.stages) * BARRIER_BYTES)
 
     def _make_barriers(self, shared: Buffer) -> Stmt | None:
         """Makes a barrier for each stage, which all threads and the copy engine see afterwards."""
@@ -389,8 +390,9 @@ class _Kernel:
         loop = self.loop
         per_row = loop.columns // width
         count = build.ceil_div(loop.rows * per_row, loop.threads)
-        i = ir.Var("i", _INT)
-        vector = i * loop.threads + self.thread
+        together = math.gcd(count, _TOGETHER)
+        outer, inner = ir.Var("i", _INT), ir.Var("together", _INT)
+        vector = (outer * together + inner) * loop.threads + self.thread
         row, column = tirx.floordiv(vector, per_row), tirx.floormod(vector, per_row) * width
         _, rows, columns, _ = self.product.sizes
         exists = tirx.And(first_row + row < rows, first_column + column < columns)
@@ -398,4 +400,6 @@ class _Kernel:
             exists = tirx.And(row < loop.rows, exists)
         sums = address(shared, (row * loop.result_length + column) * 4)
         stmt = body(first_row + row, first_column + column, sums)
-        return tirx.For(i, 0, count, tirx.ForKind.SERIAL, tirx.IfThenElse(exists, stmt, None))
+        stmt = tirx.IfThenElse(exists, stmt, None)
+        stmt = tirx.For(inner, 0, together, tirx.ForKind.UNROLLED, stmt)
+        return tirx.For(outer, 0, count // together, tirx.ForKind.SERIAL, stmt)

@@ -14,6 +14,8 @@ from typing import ClassVar
 from tvmfun.lower.schedule.gpu.layouts import Layout, Padded
 from tvmfun.lower.schedule.gpu.primitives import definition
 
+# With up to so many stages, products of a step are finished before the next one begins.
+_FEW_STAGES = 3
 #: The size of a barrier that counts copied bytes.
 BARRIER_BYTES = 8
 
@@ -99,7 +101,15 @@ class MainLoop:
     @property
     def ahead(self) -> int:
         """The pairs of tiles that may be on their way while others are multiplied."""
-        return self.stages - (2 if self.is_asynchronous else 1)
+        return self.stages - 1 - self.pending
+
+    @property
+    def pending(self) -> int:
+        """The steps whose products may be unfinished when the next one begins.
+
+        With few stages, several blocks fit a multiprocessor, and one multiplies while another waits.
+        """
+        return int(self.is_asynchronous and self.stages > _FEW_STAGES)
 
     @property
     def alignment(self) -> int:
@@ -109,13 +119,20 @@ class MainLoop:
     @property
     def result_length(self) -> int:
         """The distance of neighbouring rows of the result in shared memory."""
-        return self.columns + 4
+        return self.columns + 8  # so that the rows that a warp spills together are in different banks
+
+    @property
+    def barriers(self) -> int:
+        """Where the barriers begin in shared memory: behind the tiles, and behind the result that takes their place.
+
+        Memory of a barrier must not be used for anything else as long as that is valid.
+        """
+        return max(self.stages * self.stage_bytes, self.rows * self.result_length * 4)
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of a block: the tiles and a barrier for each stage, and afterwards the result."""
-        barriers = BARRIER_BYTES if self.is_asynchronous else 0
-        return max(self.stages * (self.stage_bytes + barriers), self.rows * self.result_length * 4)
+        """Shared memory of a block: the tiles, or afterwards the result, and a barrier for each stage."""
+        return self.barriers + (BARRIER_BYTES * self.stages if self.is_asynchronous else 0)
 
     @property
     def name(self) -> str:

@@ -1,4 +1,4 @@
-"""Tile shapes of matrix products, by a model of the time that a product takes with each of a few shapes."""
+"""Tile shapes of matrix products: measured ones, or by a model of the time of a product with each of a few shapes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from tvmfun.lower.schedule.gpu.mainloops import MainLoop, Simt, TensorCores
+from tvmfun.lower.schedule.gpu.measured_tiles import MEASURED
 from tvmfun.lower.schedule.gpu.warpgroups import Warpgroups
 from tvmfun.lower.target import number
 
@@ -19,6 +20,14 @@ _WARPGROUPS = (
     (64, 256, 128, 64, 256, 4),
     (128, 64, 128, 64, 64, 5),
     (64, 128, 128, 64, 128, 5),
+    # Several blocks fit a multiprocessor.
+    (128, 192, 128, 64, 192, 2),
+    (128, 128, 128, 64, 128, 3),
+    (64, 256, 128, 64, 256, 2),
+    (64, 192, 128, 64, 192, 3),
+    (128, 64, 128, 64, 64, 3),
+    (64, 128, 128, 64, 128, 3),
+    (64, 64, 128, 64, 64, 3),
     (64, 64, 128, 64, 64, 6),
 )
 _TENSOR_CORES = (
@@ -54,6 +63,32 @@ _LAUNCH = 2e-6
 # The most shared memory of a block, by architecture, in bytes.
 _BLOCK_SHARED = {80: 163 << 10, 87: 163 << 10, 90: 227 << 10, 100: 227 << 10, 103: 227 << 10}
 _LEAST_SHARED = 99 << 10
+# What a multiprocessor of sm_90 has, what it keeps of shared memory for each block, and the registers of a thread
+# besides its sums.
+_REGISTERS, _THREADS, _SHARED, _RESERVED, _OTHER_REGISTERS = 65536, 2048, 227 << 10, 1 << 10, 40
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Constants of the model of products on tensor cores.
+
+    Args:
+        rate: operations per second of all tensor cores.
+        bandwidth: bytes of tiles per second from the L2 cache.
+        step: the least seconds of a step of the main loop.
+        block: seconds of a block before its first step and after its last one.
+        element: bytes of memory that an element of a result counts as.
+        partial: the same of a partial sum.
+        by_warps: how much longer ``mma.sync`` takes.
+    """
+
+    rate: float
+    bandwidth: float
+    step: float
+    block: float
+    element: float
+    partial: float
+    by_warps: float = 1.4
 
 
 @dataclass(frozen=True)
@@ -65,12 +100,14 @@ class Machine:
         bandwidth: bytes of global memory per second.
         rates: operations per second of all processors together, by instruction and dtype: what good kernels reach.
         peaks: the same by dtype as its data sheet has it; none where a rate is known without one.
+        fits: constants by dtype, where products were measured.
     """
 
     processors: int
     bandwidth: float
     rates: dict[str, dict[str, float]]
     peaks: dict[str, float] = field(default_factory=dict)
+    fits: dict[str, Fit] = field(default_factory=dict)
 
 
 # The shares of a data sheet's rates that kernels of each instruction are assumed to reach; they are not measured.
@@ -79,9 +116,14 @@ _SHARES = {"wgmma": 0.75, "mma.sync": 0.625, "fma": 0.75}
 _HOPPER = {"float16": 989e12, "bfloat16": 989e12, "tf32": 494e12, "float32": 67e12}
 
 
-def _of_peaks(processors: int, bandwidth: float, peaks: dict[str, float]) -> Machine:
+# Fitted to 1,235 measured kernels of an H100, products of transformers with their epilogues.
+_HALF = Fit(4.69e14, 1.44e13, 7.0e-7, 4.6e-6, 3.2, 13.1)
+_FITS = {"float16": _HALF, "bfloat16": _HALF, "tf32": Fit(1.86e14, 6.4e12, 1.2e-6, 6.7e-7, 4.5, 4.8)}
+
+
+def _of_peaks(processors: int, bandwidth: float, peaks: dict[str, float], fits: dict[str, Fit]) -> Machine:
     rates = {name: {dtype: share * peak for dtype, peak in peaks.items()} for name, share in _SHARES.items()}
-    return Machine(processors, bandwidth, rates, peaks)
+    return Machine(processors, bandwidth, rates, peaks, fits)
 
 
 def _of_rates(processors: int, bandwidth: float, half: float, single: float) -> Machine:
@@ -91,7 +133,7 @@ def _of_rates(processors: int, bandwidth: float, half: float, single: float) -> 
 
 _RATES = {
     "sm_80": _of_rates(108, 1.9e12, 312e12, 19e12),
-    "sm_90": _of_peaks(132, 3.9e12, _HOPPER),
+    "sm_90": _of_peaks(132, 3e12, _HOPPER, _FITS),
     "sm_100": _of_rates(148, 7e12, 620e12, 70e12),
 }
 
@@ -112,6 +154,12 @@ class Tile:
         """The main loop for operands of a dtype, whose terms are neighbours or not."""
         sizes = (self.rows, self.columns, self.depth, self.team_rows, self.team_columns)
         return self.kind(dtype, *sizes, left_by_term, right_by_term, self.stages)
+
+    @property
+    def key(self) -> str:
+        """The instruction, the tile, a team's part of it, and the stages, as in ``"wgmma 128x256x64 64x256 4"``."""
+        tile, team = (self.rows, self.columns, self.depth), (self.team_rows, self.team_columns)
+        return f"{self.kind.instruction} {'x'.join(map(str, tile))} {'x'.join(map(str, team))} {self.stages}"
 
     @property
     def threads(self) -> int:
@@ -156,36 +204,83 @@ def shapes(dtype: str, arch: str) -> list[Tile]:
 def predicted_seconds(tile: Tile, dtype: str, sizes: tuple[int, int, int, int], arch: str, splits: int = 1) -> float:
     """A model of the time of a product, without launching it.
 
-    Each wave of blocks takes as long as its multiplications, or as its reads of global memory, whichever is longer.
-    Small tiles read shared memory more often per multiplication. Partial sums over ``splits`` ranges of the terms are
-    written, and read by another launch.
+    Partial sums over ``splits`` ranges of the terms are written, and read by another launch.
     """
     batch, rows, columns, terms = sizes
     processor = machine(arch)
-    size = 2 if dtype in ("float16", "bfloat16") else 4
     blocks = splits * batch * math.ceil(rows / tile.rows) * math.ceil(columns / tile.columns)
+    steps = math.ceil(math.ceil(terms / tile.depth) / splits)
+    unique = batch * _size(dtype) * terms * (rows + columns) / processor.bandwidth
+    fit = processor.fits.get(dtype)
+    seconds = (_fitted if fit else _assumed)(tile, dtype, blocks, steps, processor)
+    again = _LAUNCH + (fit.partial if fit else 8) * splits * batch * rows * columns / processor.bandwidth
+    return max(unique, seconds) + (again if splits > 1 else 0.0)
+
+
+def _size(dtype: str) -> int:
+    return 2 if dtype in ("float16", "bfloat16") else 4
+
+
+def _waves(blocks: int, at_once: int) -> float:
+    """How often so many blocks begin together; many waves are out of step, so that the last one is shorter."""
+    waves = max(1.0, blocks / at_once)
+    return math.ceil(waves) if waves < 8 else waves
+
+
+def _assumed(tile: Tile, dtype: str, blocks: int, steps: int, processor: Machine) -> float:
+    """The time of a wave is that of its multiplications, or of its reads of global memory, whichever is longer.
+
+    Small tiles read shared memory more often per multiplication.
+    """
+    size = _size(dtype)
     # The pipeline fills first, as long as it takes memory to answer: steps of 64 bytes, whatever the depth is.
-    steps = math.ceil(math.ceil(terms / tile.depth) / splits) + tile.stages * 64 / (tile.depth * size)
+    filled = steps + tile.stages * 64 / (tile.depth * size)
     # Shared memory feeds a team's fragments: the larger its tile, the more each element is used.
     reuse = tile.team_rows * tile.team_columns / (tile.team_rows + tile.team_columns)
     efficiency = min(1.0, reuse / 21) * min(1.0, (tile.threads * 2) / 256)
     work = 2 * tile.rows * tile.columns * tile.depth
     compute = work / (processor.rates[tile.kind.instruction][dtype] / processor.processors * efficiency)
     traffic = (tile.rows + tile.columns) * tile.depth * size / (2.5 * processor.bandwidth / processor.processors)
-    waves = max(1.0, blocks / processor.processors)
-    waves = math.ceil(waves) if waves < 8 else waves
     epilogue = tile.rows * tile.columns * 8 / (processor.bandwidth / processor.processors)
-    unique = batch * size * terms * (rows + columns) / processor.bandwidth
-    again = 0.0 if splits == 1 else _LAUNCH + 8 * splits * batch * rows * columns / processor.bandwidth
-    return max(unique, waves * (steps * max(compute, traffic, 3e-8) + epilogue)) + again
+    return _waves(blocks, processor.processors) * (filled * max(compute, traffic, 3e-8) + epilogue)
 
 
-def choose(dtype: str, sizes: tuple[int, int, int, int], arch: str) -> tuple[Tile, int]:
-    """The shape, and the number of ranges of the terms, with the shortest predicted time."""
-    options = [
+def _fitted(tile: Tile, dtype: str, blocks: int, steps: int, processor: Machine) -> float:
+    """The time with the constants that fit measured times best.
+
+    Blocks of one multiprocessor share its tensor cores, and one of them multiplies while others wait.
+    """
+    fit, each = processor.fits[dtype], processor.processors
+    together = max(1, min(resident(tile, dtype), math.ceil(blocks / each)))
+    slower = 1.0 if tile.kind is Warpgroups else fit.by_warps
+    compute = slower * 2 * tile.rows * tile.columns * tile.depth / (fit.rate / each)
+    traffic = (tile.rows + tile.columns) * tile.depth * _size(dtype) / (fit.bandwidth / each)
+    step = max(together * max(compute, traffic), fit.step)
+    epilogue = fit.element * together * tile.rows * tile.columns / (processor.bandwidth / each)
+    return _waves(blocks, each * together) * (steps * step + fit.block + epilogue)
+
+
+def resident(tile: Tile, dtype: str) -> int:
+    """The blocks that a multiprocessor of sm_90 runs at the same time."""
+    sums = tile.team_rows * tile.team_columns // tile.kind.team
+    by_registers = _REGISTERS // (tile.threads * (sums + _OTHER_REGISTERS))
+    by_shared = _SHARED // (shared_bytes(tile, dtype) + _RESERVED)
+    return max(1, min(by_registers, by_shared, _THREADS // tile.threads))
+
+
+def options(dtype: str, sizes: tuple[int, int, int, int], arch: str) -> list[tuple[Tile, int]]:
+    """The shapes for a product, each with the numbers of ranges that its terms can be split into."""
+    return [
         (tile, splits)
         for tile in shapes(dtype, arch)
         for splits in (1, 2, 4, 8, 16, 32)
         if splits == 1 or sizes[3] >= splits * _FEWEST_STEPS * tile.depth
     ]
-    return min(options, key=lambda option: predicted_seconds(option[0], dtype, sizes, arch, option[1]))
+
+
+def choose(dtype: str, sizes: tuple[int, int, int, int], arch: str) -> tuple[Tile, int]:
+    """The shape, and the number of ranges of the terms, that was the fastest, or has the shortest predicted time."""
+    known = options(dtype, sizes, arch)
+    measured = MEASURED.get(arch, {}).get((dtype, *sizes))
+    fastest = next((option for option in known if measured == (option[0].key, option[1])), None)
+    return fastest or min(known, key=lambda option: predicted_seconds(option[0], dtype, sizes, arch, option[1]))

@@ -82,7 +82,7 @@ __device__ __forceinline__ void {self.name}_multiply(float* sums, const void* le
   tvmfun_products_begin();
 {products}
   tvmfun_products_commit();
-  tvmfun_products_wait<1>();
+  tvmfun_products_wait<{self.pending}>();
 }}
 __device__ __forceinline__ void {self.name}_finish(float* sums) {{
   tvmfun_products_wait<0>();
