@@ -24,6 +24,7 @@ from tvmfun.lower.fusion.fuse import fuse, style
 from tvmfun.lower.fusion.in_place import InPlace, plan_in_place
 from tvmfun.lower.fusion.kernel import Kernel
 from tvmfun.lower.fusion.row_fusion import merge_rows
+from tvmfun.lower.rewrite.aligned_columns import align_columns
 from tvmfun.lower.rewrite.arg_extrema import compare_with_extrema
 from tvmfun.lower.rewrite.branch_updates import sink_updates
 from tvmfun.lower.rewrite.dilated_convolutions import split_dilated_convolutions
@@ -55,6 +56,7 @@ def rewritten(program: Program, target: Target) -> Program:
         program = narrow_attention(program)
         program = convert_early(program)
         program = convert_outside_loops(program)
+        program = align_columns(program)
     return update_slices(program)
 
 

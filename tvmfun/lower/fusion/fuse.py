@@ -24,7 +24,7 @@ from tvmfun.ops.control import switch
 from tvmfun.ops.conv import conv
 from tvmfun.ops.dot import dot_general
 from tvmfun.ops.pointwise import astype
-from tvmfun.ops.shape import flip, pad, permute_dims
+from tvmfun.ops.shape import flip, pad, permute_dims, slice
 
 # Larger kernels save no more memory traffic, and take long to compile.
 MAX_EQUATIONS = 48
@@ -289,9 +289,10 @@ class _Fusion:
             if group not in self.homes[user]:
                 continue
             op = self.equations[user].op
-            if op.kind == "contraction" and not (op is dot_general and self.is_widening(i)) and not self.turns(i, user):
+            is_factor = op is dot_general and (self.is_widening(i) or self.begins(i, user))
+            if op.kind == "contraction" and not is_factor and not self.turns(i, user):
                 return False
-            if self.feeds_core(group, user) and any(self.equations[j].op is dot_general for j in self.users[user]):
+            if self.feeds_core(group, user) and not all(self.begins(i, j) for j in self.products_of(user)):
                 return False  # products read arrays
             reads = self.size(i) if op.kind == "reduction" else self.size(user)
             if op.window or (not self.is_inexpensive(i) and reads > _MAX_RECOMPUTE * self.size(i)):
@@ -314,6 +315,17 @@ class _Fusion:
             and is_product(self.equations[user])
             and self.equations[i].op in _TURNS
         )
+
+    def begins(self, i: int, user: int) -> bool:
+        """Whether the equation is the first part of an array, which a product of a GPU reads where it is."""
+        op, params = self.equations[i].op, self.equations[i].params
+        is_first = op is slice and not any(params["start"]) and set(params["step"]) <= {1}
+        return is_first and self.style.has_epilogues and is_product(self.equations[user])
+
+    def products_of(self, i: int) -> list[int]:
+        """The products that read the result of an equation, or the conversion of a part of it."""
+        through = [j for j in self.users[i] if self.equations[i].op is slice and self.is_widening(j)]
+        return [j for k in (i, *through) for j in self.users[k] if self.equations[j].op is dot_general]
 
     def is_widening(self, i: int) -> bool:
         """Whether the equation is a conversion of narrow numbers that a product applies while it reads them."""

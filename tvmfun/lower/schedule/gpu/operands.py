@@ -34,12 +34,14 @@ class Reading:
         width: the neighbours that a thread reads at once.
         source: the load of an operand that is copied as it is; None if it is computed.
         condition: where that load is valid; elsewhere the element is 0. None: everywhere.
+        array: the load that the operand is everywhere, also where threads cannot copy it because it is too narrow.
     """
 
     by_term: bool
     width: int
     source: ir.TensorLoad | None = None
     condition: Expr | None = None
+    array: ir.TensorLoad | None = None
 
 
 def reading(operand: Operand, product: Product) -> Reading:
@@ -50,12 +52,13 @@ def reading(operand: Operand, product: Product) -> Reading:
     axis = (product.reduce if by_term else operand.rows)[-1]
     width = term_width if by_term else row_width
     source, condition = _copied(operand)
+    array = source if condition is None else None
     if source is not None:
         varies = condition is not None and build.uses(condition, axis.var)
         width = 1 if varies else width
         if width * vectors.size_of(operand.dtype) >= _MIN_COPY:
-            return Reading(by_term, width, source, condition)
-    return Reading(by_term, width)
+            return Reading(by_term, width, source, condition, array)
+    return Reading(by_term, width, array=array)
 
 
 def _along(axes: Sequence[Axis], operand: Operand, product: Product) -> tuple[int, int]:

@@ -72,9 +72,10 @@ class TiledOperand:
             others: what else the kernel computes: it must not read the array in another way.
             whole: the parameters that are whole arrays; the operand must be one of them.
         """
-        load = reading.source
-        plain = load is not None and reading.condition is None and reading.by_term == layout.by_term
-        if not plain or not isinstance(layout, Swizzled) or operand.dtype not in HALF:
+        load = reading.array
+        if load is None or reading.by_term != layout.by_term:
+            return None
+        if not isinstance(layout, Swizzled) or operand.dtype not in HALF:
             return None
         buffer = load.source
         is_read_again = any(other.source.same_as(buffer) for value in others for other in build.loads(value))

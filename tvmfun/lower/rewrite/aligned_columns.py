@@ -1,0 +1,294 @@
+r"""Large intermediates whose rows begin at multiples of 16 bytes, by columns that nobody reads.
+
+A vocabulary of 50,257 words makes rows of logits begin anywhere: threads of a GPU read and store such rows number by
+number, and the copy engine cannot move them. With n' instead of n columns, n' the next multiple of 8, and
+
+.. math:: \max_{j < n} x_j = \max_{j < n'} (x'_j \text{ if } j < n \text{ else } -\infty)
+
+the product that makes such an array, and maps of it, compute n' columns. Reductions over the columns leave the last
+ones out, and everything else reads the first n.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tvmfun import dtypes
+from tvmfun.core import dims
+from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
+from tvmfun.ops import pointwise as pw
+from tvmfun.ops import reduce
+from tvmfun.ops.dot import dot_general
+from tvmfun.ops.shape import iota, pad, slice
+
+#: The bytes of an array, in the dtype of its product, from which on it is worth it.
+LEAST_BYTES = 16 << 20
+# Columns are a multiple of so many, 16 bytes of half precision.
+_MULTIPLE = 8
+# A vector of columns, such as a bias, may be copied with more of them: it is this much smaller than the array.
+_SMALLER = 64
+
+
+def align_columns(program: Program) -> Program:
+    """Returns the Program with aligned rows in products of many columns, and in what is computed from these.
+
+    Programs in its loops and branches stay as they are.
+
+    Args:
+        program: without calls, for a GPU.
+    """
+    aligned = _Pass(program)
+    if not aligned.products:
+        return program
+    for equation in program.equations:
+        aligned.add(equation)
+    return replace(program, equations=tuple(aligned.equations)).without_dead_code()
+
+
+class _Pass:
+    """The equations of a Program, some of them wider.
+
+    Args:
+        program: the Program.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.equations: list[Equation] = []
+        self._outputs = set(program.outputs)
+        self._producers = {out: equation for equation in program.equations for out in equation.outputs}
+        read = {atom for equation in program.equations for atom in equation.inputs}
+        #: The products whose results get more columns, and the axes of their right factors that are the columns.
+        self.products = {
+            equation.outputs[0]: axis
+            for equation in program.equations
+            if (axis := _columns_of(equation)) is not None and equation.outputs[0] in read.difference(self._outputs)
+        }
+        # The wider versions of results, and of right factors; and those arrays of which the old version is there, too.
+        self._wide: dict[Atom, Variable] = {}
+        self._factors: dict[Atom, Variable] = {}
+        self._kept: set[Atom] = set()
+        self._to_pad = {self._narrowest(self._producers[out].inputs[1]): axis for out, axis in self.products.items()}
+        self._can_be_wide: dict[Atom, bool] = {}
+
+    def add(self, equation: Equation) -> None:
+        """Appends an equation, wider if it can be."""
+        if not any(change(equation) for change in (self._product, self._conversion, self._map, self._reduction)):
+            if equation.op is dot_general:
+                equation = equation._replace(inputs=tuple(map(self._factor, equation.inputs)))
+            else:
+                for atom in equation.inputs:
+                    self._restore(atom)
+            self.equations.append(equation)
+            self._kept.update(equation.outputs)
+        for out in equation.outputs:
+            if out in self._outputs:
+                self._restore(out)
+            if out in self._to_pad and out not in self._factors:
+                self._factors[out] = self._padded(out, self._to_pad[out])
+
+    # -- products ------------------------------------------------------------------------------------------------------
+
+    def _narrowest(self, factor: Atom) -> Atom:
+        """The array in half precision of which a factor is the conversion, or the factor."""
+        atom, narrow = factor, factor
+        while (producer := self._producers.get(atom)) is not None and producer.op is pw.astype:
+            if atom.aval.dtype.itemsize == 2:
+                narrow = atom
+            (atom,) = producer.inputs
+        return narrow
+
+    def _product(self, equation: Equation) -> bool:
+        """Whether an equation is one of the products; then it gets more columns."""
+        axis = self.products.get(equation.outputs[0])
+        if axis is None:
+            return False
+        left, right = equation.inputs
+        left = self._factor(left)
+        if right not in self._factors:
+            self._restore(right)
+            self._factors[right] = self._padded(right, axis)
+        self._widen(equation, (left, self._factors[right]))
+        return True
+
+    def _conversion(self, equation: Equation) -> bool:
+        """Whether an equation converts a wider factor; then it converts all of that."""
+        if equation.op is not pw.astype or equation.inputs[0] not in self._factors:
+            return False
+        (out,), wide = equation.outputs, self._factors[equation.inputs[0]]
+        self._factors[out] = Variable(replace(out.aval, shape=wide.aval.shape))
+        self.equations.append(equation._replace(inputs=(wide,), outputs=(self._factors[out],)))
+        return True
+
+    def _padded(self, atom: Atom, axis: int) -> Variable:
+        """Appends an array with zeros after the last index of an axis."""
+        none = (0,) * len(atom.aval.shape)
+        more = tuple(_more(size) if i == axis else 0 for i, size in enumerate(atom.aval.shape))
+        shape = tuple(size + amount for size, amount in zip(atom.aval.shape, more, strict=True))
+        wide = Variable(replace(atom.aval, shape=shape))
+        zero = Literal(atom.aval.dtype.type(0))
+        self.equations.append(
+            Equation(pad, (atom, zero), {"low": none, "high": more, "interior": none}, (wide,), self._source(atom))
+        )
+        return wide
+
+    # -- maps ----------------------------------------------------------------------------------------------------------
+
+    def _map(self, equation: Equation) -> bool:
+        """Whether an equation is a map of a wider array, and can be wider; then it is."""
+        if not _is_map(equation) or self._wide.keys().isdisjoint(equation.inputs):
+            return False
+        if not all(self._fits(atom, equation.outputs[0]) for atom in equation.inputs):
+            return False
+        self._widen(equation, [self._operand(atom, equation.outputs[0]) for atom in equation.inputs])
+        return True
+
+    def _fits(self, atom: Atom, result: Variable) -> bool:
+        """Whether an operand of a map has one column, or as many as a wider result, or can have as many."""
+        if _has_one_column(atom) or atom in self._wide:
+            return True
+        if atom not in self._can_be_wide:
+            producer = self._producers.get(atom)
+            is_small = not dims.is_dynamic(atom.aval.shape) and atom.aval.size * _SMALLER <= result.aval.size
+            is_map = producer is not None and _is_map(producer)
+            made = producer is not None and (
+                producer.op is iota
+                or (is_map and all(self._fits(each, producer.outputs[0]) for each in producer.inputs))
+            )
+            self._can_be_wide[atom] = made or is_small
+        return self._can_be_wide[atom]
+
+    def _operand(self, atom: Atom, result: Variable) -> Atom:
+        """The operand of a wider map: where there is no wider array yet, that is computed again."""
+        if _has_one_column(atom):
+            return atom
+        if atom not in self._wide:
+            producer = self._producers.get(atom)
+            if producer is not None and producer.op is iota:
+                shape = _wider(atom.aval.shape)
+                self._widen(producer._replace(params={**producer.params, "shape": shape}), ())
+            elif producer is not None and _is_map(producer) and all(self._fits(x, atom) for x in producer.inputs):
+                self._widen(producer, [self._operand(each, producer.outputs[0]) for each in producer.inputs])
+            else:
+                self._restore(atom)
+                self._wide[atom] = self._padded(atom, len(atom.aval.shape) - 1)
+        return self._wide[atom]
+
+    def _widen(self, equation: Equation, inputs: Sequence[Atom]) -> None:
+        """Appends an equation with more columns in its result."""
+        (out,) = equation.outputs
+        self._wide[out] = Variable(replace(out.aval, shape=_wider(out.aval.shape)))
+        self.equations.append(equation._replace(inputs=tuple(inputs), outputs=(self._wide[out],)))
+
+    # -- readers -------------------------------------------------------------------------------------------------------
+
+    def _reduction(self, equation: Equation) -> bool:
+        """Whether an equation reduces a wider array; then it leaves columns out, or has more of them itself."""
+        if equation.op not in _IDENTITIES or equation.inputs[0] not in self._wide:
+            return False
+        (atom,), wide = equation.inputs, self._wide[equation.inputs[0]]
+        if len(atom.aval.shape) - 1 not in equation.params["axis"]:
+            self._widen(equation, (wide,))
+            self._restore(equation.outputs[0])
+            del self._wide[equation.outputs[0]]  # it is small: whatever follows need not be aligned
+        elif wide.aval.dtype in _FLOATS:
+            identity = wide.aval.dtype.type(_IDENTITIES[equation.op])
+            self.equations += _without_last(equation, wide, atom.aval.shape[-1], Literal(identity))
+            self._kept.update(equation.outputs)
+        else:
+            return False
+        return True
+
+    def _factor(self, atom: Atom) -> Atom:
+        """The old version of an array for one product, which reads it in the wider one.
+
+        Where that is converted from half precision, the product reads it in half precision.
+        """
+        if atom in self._kept or (atom not in self._wide and atom not in self._factors):
+            return atom
+        producer, narrow = self._producers.get(atom), None
+        if producer is not None and producer.op is pw.astype:
+            narrow = self._wide.get(producer.inputs[0]) or self._factors.get(producer.inputs[0])
+        if producer is None or narrow is None or narrow.aval.dtype.itemsize != 2:
+            return self._first(self._wide.get(atom) or self._factors[atom], Variable(atom.aval))
+        part = self._first(narrow, Variable(producer.inputs[0].aval))
+        self.equations.append(producer._replace(inputs=(part,), outputs=(Variable(atom.aval),)))
+        return self.equations[-1].outputs[0]
+
+    def _first(self, wide: Variable, out: Variable) -> Variable:
+        """Appends the slice of an array that begins where it begins."""
+        shape = out.aval.shape
+        params = {"start": (0,) * len(shape), "stop": shape, "step": (1,) * len(shape)}
+        self.equations.append(Equation(slice, (wide,), params, (out,), self._source(out)))
+        return out
+
+    def _restore(self, atom: Atom) -> None:
+        """Appends the old version of an array as a slice of the wider one, unless it is there."""
+        wide = self._wide.get(atom) or self._factors.get(atom)
+        if wide is None or atom in self._kept or not isinstance(atom, Variable) or atom not in self._producers:
+            return
+        self._kept.add(atom)
+        self._first(wide, atom)
+
+    def _source(self, atom: Atom) -> Any:
+        producer = self._producers.get(atom)
+        return producer.source if producer is not None else None
+
+
+_FLOATS = (dtypes.float32, dtypes.float16, dtypes.bfloat16)
+# The reductions that can leave elements out, by putting these numbers in their place.
+_IDENTITIES: dict[Any, float] = {reduce.sum: 0.0, reduce.max: -math.inf, reduce.min: math.inf}
+
+
+def _more(columns: int) -> int:
+    """The columns up to the next aligned number."""
+    return -columns % _MULTIPLE
+
+
+def _wider(shape: Sequence[Any]) -> tuple[Any, ...]:
+    return (*shape[:-1], shape[-1] + _more(shape[-1]))
+
+
+def _has_one_column(atom: Atom) -> bool:
+    """Whether an operand of a map is repeated along the columns."""
+    return atom.aval.shape[-1:] in ((), (1,))
+
+
+def _is_map(equation: Equation) -> bool:
+    return equation.op.kind == "pointwise" and len(equation.outputs) == 1
+
+
+def _columns_of(equation: Equation) -> int | None:
+    """The axis of the right factor that is the columns of a product, if these should be more; else None."""
+    if equation.op is not dot_general or isinstance(equation.inputs[1], Literal):
+        return None
+    (out,), (_, right) = equation.outputs, equation.inputs
+    if dims.is_dynamic((out.aval.shape, right.aval.shape)) or out.aval.dtype not in _FLOATS:
+        return None
+    contract, batch = equation.params["contract"], equation.params["batch"]
+    free = [axis for axis in range(len(right.aval.shape)) if axis not in (*contract[1], *batch[1])]
+    is_large = out.aval.size * out.aval.dtype.itemsize >= LEAST_BYTES and right.aval.size < out.aval.size
+    is_odd = bool(free) and right.aval.shape[free[-1]] % _MULTIPLE != 0
+    return free[-1] if is_large and is_odd else None
+
+
+def _without_last(reduction: Equation, wide: Variable, columns: int, identity: Literal) -> list[Equation]:
+    """The reduction of the first columns: the others are replaced.
+
+    Indices have the shape of the array, so that each row is computed from one row.
+    """
+    shape = wide.aval.shape
+    index = Variable(replace(wide.aval, shape=shape, dtype=dtypes.int32))
+    exists = Variable(replace(wide.aval, shape=shape, dtype=dtypes.bool_))
+    kept = Variable(wide.aval)
+    params = {"shape": shape, "axis": len(shape) - 1, "dtype": "int32"}
+    return [
+        Equation(iota, (), params, (index,), reduction.source),
+        Equation(pw.less, (index, Literal(np.int32(columns))), {}, (exists,), reduction.source),
+        Equation(pw.where, (exists, wide, identity), {}, (kept,), reduction.source),
+        reduction._replace(inputs=(kept,)),
+    ]
