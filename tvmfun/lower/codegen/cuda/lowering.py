@@ -74,19 +74,20 @@ def _round_to_bfloat16(module: tvm.IRModule, context: tvm.transform.PassContext)
 
 def _rounded(call: ir.Call) -> ir.Expr:
     """The rounding of x where a call is that of :func:`~tvmfun.ops.formula.rounded_to_bfloat16`."""
-    if called(call) != "tirx.reinterpret" or str(call.ty) != "float32":
-        return call
-    masked = call.args[0]
+    masked = call.args[0] if called(call) == "tirx.reinterpret" and str(call.ty) == "float32" else None
     if not isinstance(masked, tirx.BitwiseAnd) or not _is_constant(masked.b, 0xFFFF0000):
         return call
-    bits = [node for node in find(masked.a, ir.Call) if called(node) == "tirx.reinterpret"]
-    constants = {node.value for node in find(masked.a, tirx.IntImm)}
-    if not bits or not constants >= {0x7FFF, 16, 1}:
+    bits = masked.a  # of a number, or of NaN and any other number
+    if isinstance(bits, tirx.Select):
+        bits = bits.false_value
+    if not isinstance(bits, tirx.Add) or not isinstance(bits.a, tirx.Add) or not _is_constant(bits.a.b, 0x7FFF):
         return call
-    (x, *others) = (node.args[0] for node in bits)
-    if str(x.ty) != "float32" or not all(tvm_ffi.structural_equal(x, other) for other in others):
+    exact = bits.a.a
+    if called(exact) != "tirx.reinterpret" or str(exact.args[0].ty) != "float32":
         return call
-    return tirx.Cast("float32", tirx.call_pure_extern("bfloat16", "__float2bfloat16_rn", x))
+    odd = [node for node in find(bits.b, ir.Call) if tvm_ffi.structural_equal(node, exact)]
+    rounded = tirx.call_pure_extern("bfloat16", "__float2bfloat16_rn", exact.args[0])
+    return tirx.Cast("float32", rounded) if odd else call
 
 
 def _is_constant(value: ir.Expr, number: int) -> bool:

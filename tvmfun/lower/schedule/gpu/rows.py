@@ -29,6 +29,8 @@ _MOST_KEPT = 16
 _MOST_ARRAYS = 4
 #: The longest rows for a warp; longer ones get a block.
 _LONG = 1024
+# Elements of a long row that a thread reads before it waits for memory.
+_TOGETHER = 4
 _MOST_THREADS = 1024
 
 
@@ -322,14 +324,23 @@ class _Rows:
         length, steps = volume(axes), self.steps(stage)
         bounds = [axis for axis in axes if axis.limit is not None]
 
-        def step(i: Expr) -> Stmt:
+        def step(i: Expr, is_inside: bool = False) -> Stmt:
             position = i * self.team + lane
             here = {**env, **build.unflatten(axes, position)}
             tests = [here[axis.var] < axis.bound(here) for axis in bounds]
-            if not (isinstance(length, int) and length % self.team == 0):
+            if not is_inside and not (isinstance(length, int) and length % self.team == 0):
                 tests.insert(0, position < length)
             stmt = body(here, i)
             return IfThenElse(tirx.all(*tests), stmt, None) if tests else stmt
 
-        kind = ForKind.UNROLLED if self.fits(stage) else ForKind.SERIAL
-        return build.loop(axes[-1], steps, step, kind)
+        if self.fits(stage):
+            return build.loop(axes[-1], steps, step, ForKind.UNROLLED)
+        if not isinstance(length, int):
+            return build.loop(axes[-1], steps, step)
+        # Several elements at once, none of which is past the end, and the rest.
+        several = length // (self.team * _TOGETHER)
+        first = several * _TOGETHER
+        inside = lambda outer: build.unrolled(axes[-1], _TOGETHER, lambda i: step(outer * _TOGETHER + i, True))
+        loop = build.loop(axes[-1], several, inside) if several else None
+        rest = build.unrolled(axes[-1], steps - first, lambda i: step(first + i)) if steps > first else None
+        return build.seq(loop, rest)
