@@ -13,7 +13,7 @@ import sys
 import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from itertools import product
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,8 @@ from tvmfun.lower.codegen.cuda.host_functions import CONSTANTS, Constants, HostF
 from tvmfun.lower.fusion.in_place import InPlace
 from tvmfun.lower.fusion.kernel import Kernel
 from tvmfun.lower.schedule import schedule, schedule_in_place
-from tvmfun.lower.schedule.gpu import contraction, tiles
+from tvmfun.lower.schedule.gpu import tiles
+from tvmfun.lower.schedule.gpu.measured_tiles import MEASURED
 from tvmfun.runtime.cuda_module import ArrayType, CudaModule
 from tvmfun.runtime.plan import Address, MemoryAnalysis, Plan
 
@@ -60,12 +61,7 @@ def module_of(function: tirx.PrimFunc, target: Target) -> CudaModule:
     table = {slot: Address(slot) for slot in range(block + 1)} | {CONSTANTS: Address(block + 1)}
     code = cubins.compiled(texts.values(), compiler, options)
     plan = Plan(len(params), (), (), MemoryAnalysis(0, 0, 0, offset))
-    types = tuple(
-        ArrayType(tuple(map(int, function.buffer_map[param].shape)), str(function.buffer_map[param].dtype))
-        if hasattr(function, "buffer_map") and param in function.buffer_map
-        else ArrayType(tuple(map(int, param.shape)), str(param.dtype))
-        for param in function.params
-    )
+    types = tuple(ArrayType(tuple(map(int, param.shape)), str(param.dtype)) for param in function.params)
     placed = tuple(launches._placed(step, table) for step in steps)
     return CudaModule(options.arch, compiler.version, tuple(code), placed, plan, bytes(constants.content), types, ())
 
@@ -108,19 +104,18 @@ def options(format: str, sizes: tuple[int, int, int, int]) -> list[tuple[tiles.T
     return found[:_TRIED] + small
 
 
-def written(name: str) -> list[tuple[dict[str, Any], bytes]]:
-    """The modules of a step's products."""
+def written(name: str, is_known: bool) -> list[tuple[dict[str, Any], bytes]]:
+    """The modules of a step's products; ``is_known`` tells whether also of those whose fastest tile is known."""
     result = []
     for kernel, in_place, format, sizes in products(name):
-        for together, (tile, splits) in product((4, 1), options(format, sizes)):
-            if together == 1 and "bfloat16" not in name:
-                continue
-            contraction._TOGETHER = together
+        if (format, *sizes) in MEASURED.get("sm_90a", {}) and not is_known:
+            continue
+        for tile, splits in options(format, sizes):
             with mock.patch.object(tiles, "choose", lambda *_, tile=tile, splits=splits: (tile, splits)):
                 function = _scheduled(kernel, in_place)
             about = {"kind": "kernel", "step": name, "title": kernel.name, "format": format, "sizes": sizes}
             about |= {"tile": tile.key, "splits": splits}
-            about["name"] = f"{name}: {kernel.name} {'x'.join(map(str, sizes))} {about['tile']} / {splits} @{together}"
+            about["name"] = f"{name}: {kernel.name} {'x'.join(map(str, sizes))} {about['tile']} / {splits}"
             try:
                 module = module_of(function, SM_90A)
             except Exception as error:
@@ -136,6 +131,7 @@ def main(*arguments: str) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--into", type=Path, default=Path("build/tiles.zip"))
     parser.add_argument("--steps", nargs="*", metavar="NAME", default=list(TIMED), help="; ".join(TIMED))
+    parser.add_argument("--known", action="store_true", help="also products that the table has")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     chosen = parser.parse_args(arguments)
     index: dict[str, Any] = {"arch": "sm_90a", "entries": [], "failed": {}}
@@ -143,7 +139,7 @@ def main(*arguments: str) -> None:
         ProcessPoolExecutor(chosen.processes, get_context("spawn")) as pool,
         zipfile.ZipFile(chosen.into, "w", zipfile.ZIP_DEFLATED) as file,
     ):
-        for made in pool.map(written, chosen.steps):
+        for made in pool.map(partial(written, is_known=chosen.known), chosen.steps):
             for about, content in made:
                 folder = str(len(index["entries"]))
                 file.writestr(f"{folder}/module", content)
