@@ -107,6 +107,14 @@ def gpu_bundle(session: nox.Session) -> None:
 
 
 @nox.session
+def gpu_tiles(session: nox.Session) -> None:
+    """Compile every product of the timed steps with each of a few tiles into one file, to be timed on a GPU."""
+    install(session, "test,interop,cuda")
+    paths = {"PYTHONPATH": f"{session.invoked_from}/tests:{session.invoked_from}/examples"}
+    session.run("python", "-m", "gpu.candidates", *session.posargs, env=paths)
+
+
+@nox.session
 def gpu_predict(session: nox.Session) -> None:
     """Predict the time of training steps on a GPU, kernel by kernel, on a machine without one."""
     install(session, "test,interop")

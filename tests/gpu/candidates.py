@@ -11,8 +11,9 @@ import json
 import os
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -62,7 +63,7 @@ def module_of(function: tirx.PrimFunc, target: Target) -> CudaModule:
     code = cubins.compiled(texts.values(), compiler, options)
     plan = Plan(len(params), (), (), MemoryAnalysis(0, 0, 0, offset))
     types = tuple(ArrayType(tuple(map(int, param.shape)), str(param.dtype)) for param in function.params)
-    placed = tuple(launches._placed(step, table) for step in steps)
+    placed = tuple(launches.placed(step, table) for step in steps)
     return CudaModule(options.arch, compiler.version, tuple(code), placed, plan, bytes(constants.content), types, ())
 
 
@@ -132,14 +133,15 @@ def main(*arguments: str) -> None:
     parser.add_argument("--into", type=Path, default=Path("build/tiles.zip"))
     parser.add_argument("--steps", nargs="*", metavar="NAME", default=list(TIMED), help="; ".join(TIMED))
     parser.add_argument("--known", action="store_true", help="also products that the table has")
-    parser.add_argument("--processes", type=int, default=os.cpu_count())
+    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="0 for this one")
     chosen = parser.parse_args(arguments)
     index: dict[str, Any] = {"arch": "sm_90a", "entries": [], "failed": {}}
-    with (
-        ProcessPoolExecutor(chosen.processes, get_context("spawn")) as pool,
-        zipfile.ZipFile(chosen.into, "w", zipfile.ZIP_DEFLATED) as file,
-    ):
-        for made in pool.map(partial(written, is_known=chosen.known), chosen.steps):
+    make = partial(written, is_known=chosen.known)
+    with zipfile.ZipFile(chosen.into, "w", zipfile.ZIP_DEFLATED) as file, ExitStack() as stack:
+        map_: Callable = map
+        if chosen.processes:
+            map_ = stack.enter_context(ProcessPoolExecutor(chosen.processes, get_context("spawn"))).map
+        for made in map_(make, chosen.steps):
             for about, content in made:
                 folder = str(len(index["entries"]))
                 file.writestr(f"{folder}/module", content)

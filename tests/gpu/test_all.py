@@ -19,7 +19,9 @@ from bench.models import lstm
 from support.cuda_emulator.gpu import emulated_gpus
 
 from gpu import all as everything
-from gpu import bundle, report, steps, timing
+from gpu import bundle, candidates, report, steps, tiles, timing
+from tvmfun.lower.schedule.gpu import tiles as chosen_tiles
+from tvmfun.lower.schedule.gpu.measured_tiles import MEASURED
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -96,3 +98,28 @@ def test_the_launcher_needs_no_tvm():
         text=True,
     )
     assert done.stdout.strip() == "False", done.stderr
+
+
+def test_tiles_of_products_are_timed_and_the_fastest_are_a_table(tmp_path, monkeypatch):
+    monkeypatch.setitem(steps.TIMED, "small", replace(lstm.CASE, name="small"))
+    for name, size in {"LENGTH": 2, "BATCH": 4, "INPUTS": 8, "WIDTH": 16}.items():
+        monkeypatch.setattr(lstm, name, size)
+    monkeypatch.setattr(candidates, "_TRIED", 2)
+    monkeypatch.setattr(timing, "_IN_A_ROW", 1)
+    with emulated_gpus(seed=3):
+        file = tmp_path / "tiles.zip"
+        candidates.main("--into", str(file), "--steps", "small", "--processes", "0")
+        code, found = run(file, "--stages", "tiles")
+    assert (code, found["errors"]) == (0, {})
+    assert found["tiles"] and min(found["tiles"].values()) > 0
+    table = tiles.fastest(file, tmp_path / "gpu.json")
+    assert table
+    for (dtype, *sizes), (tile, splits) in table.items():
+        known = [(option.key, parts) for option, parts in chosen_tiles.options(dtype, tuple(sizes), "sm_90a")]
+        assert (tile, splits) in known
+
+
+def test_measured_tiles_are_options():
+    for (dtype, *sizes), fastest in MEASURED["sm_90a"].items():
+        tile, splits = chosen_tiles.choose(dtype, tuple(sizes), "sm_90a")
+        assert (tile.key, splits) == fastest

@@ -84,7 +84,7 @@ def cuda_module(
         options.arch,
         compiler.version if compiler else "",
         tuple(cubins.compiled(used, compiler, options) if compiler else ()),
-        tuple(_placed(step, table) for step in joined),
+        tuple(placed(step, table) for step in joined),
         plan,
         bytes(constants.content),
         tuple(_array_type(parameter.ty) for parameter in main.params),
@@ -158,7 +158,7 @@ def _depends_on_data(steps: Sequence[Step]) -> bool:
     )
 
 
-def _placed(step: Step, table: Mapping[int, Address]) -> Step:
+def placed(step: Step, table: Mapping[int, Address]) -> Step:
     """A record with the addresses of the memory plan."""
 
     def at(value: Argument) -> Argument:
@@ -166,7 +166,7 @@ def _placed(step: Step, table: Mapping[int, Address]) -> Step:
             return value._replace(address=at(value.address))
         return _sum(table[value.slot], value) if isinstance(value, Address) else value
 
-    inside = lambda body: tuple(_placed(one, table) for one in body)
+    inside = lambda body: tuple(placed(one, table) for one in body)
     if isinstance(step, Launch):
         return step._replace(arguments=tuple(map(at, step.arguments)))
     if isinstance(step, Copy):
