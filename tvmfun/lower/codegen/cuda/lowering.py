@@ -18,6 +18,8 @@ from tvmfun.lower.codegen.cuda.cubins import PLACEHOLDER, KernelSource
 from tvmfun.lower.codegen.cuda.tensor_maps import tensor_maps, with_maps
 from tvmfun.lower.tir.walk import called, find, rewrite
 
+# The function that rounds to bfloat16, and the line that declares it.
+_ROUND, _BFLOAT16 = "__float2bfloat16_rn", "#include <cuda_bf16.h>"
 # The line before the kernels in a source that TVM writes.
 _FIRST_KERNEL = re.compile(r'^extern "C" ', re.MULTILINE)
 
@@ -86,7 +88,7 @@ def _rounded(call: ir.Call) -> ir.Expr:
     if called(exact) != "tirx.reinterpret" or str(exact.args[0].ty) != "float32":
         return call
     odd = [node for node in find(bits.b, ir.Call) if tvm_ffi.structural_equal(node, exact)]
-    rounded = tirx.call_pure_extern("bfloat16", "__float2bfloat16_rn", exact.args[0])
+    rounded = tirx.call_pure_extern("bfloat16", _ROUND, exact.args[0])
     return tirx.Cast("float32", rounded) if odd else call
 
 
@@ -151,7 +153,9 @@ def source_of(kernels: Mapping[str, tirx.PrimFunc], target: Target) -> str:
     functions = {ir.GlobalVar(name): function.with_attr("global_symbol", name) for name, function in kernels.items()}
     with target:
         built = tvm.get_global_func("target.build.cuda")(tvm.IRModule(functions), target)
-    return with_small_headers(str(built.inspect_source("cuda")))
+    source = with_small_headers(str(built.inspect_source("cuda")))
+    # TVM includes the header where a type needs it, but a number may be rounded and used in float32.
+    return source if _BFLOAT16 in source or _ROUND not in source else f"{_BFLOAT16}\n{source}"
 
 
 def with_small_headers(source: str) -> str:

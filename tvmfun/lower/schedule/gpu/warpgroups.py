@@ -46,8 +46,8 @@ class Warpgroups(MainLoop):
 
     @property
     def name(self) -> str:
-        """A name for its device functions."""
-        return f"{super().name}_wgmma"
+        """A name for its device functions, which wait for different numbers of steps."""
+        return f"{super().name}_wgmma{self.pending}"
 
     @property
     def primitives(self) -> list[str]:
