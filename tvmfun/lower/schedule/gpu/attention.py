@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from tvm import ir, tirx
 from tvm.s_tir import SBlock, SBlockRealize
@@ -16,7 +15,6 @@ from tvmfun.lower.schedule.gpu import tiles, vectors
 from tvmfun.lower.schedule.gpu.attention_kernels import (
     ARGUMENTS,
     RESULTS,
-    WORD,
     Sizes,
     Tiling,
     device_function,
@@ -38,11 +36,11 @@ from tvmfun.ops.dot import TENSORFLOAT32
 _MANY_ROWS, _MANY_WARPS = ((2, 4, 64),), ((1, 8, 64),)
 _NARROW = ((1, 4, 64), (1, 4, 32), (1, 2, 32), (1, 2, 16))
 _WIDE = ((1, 4, 32), (1, 2, 32), (1, 2, 16))
-# The same of warpgroups, by whether heads have more than 64 elements; those of shorter ones are the fastest on an H100.
+# The same of warpgroups, by whether heads have more than 64 elements.
 _WARPGROUPS = {
-    "forward": ((1, 8, 64), (1, 8, 64)),
-    "queries": ((1, 4, 64), (1, 4, 64)),
-    "keys": ((1, 4, 64), (1, 4, 32)),
+    "forward": ((1, 8, 128), (1, 8, 64)),
+    "queries": ((1, 8, 64), (1, 4, 64)),
+    "keys": ((1, 8, 64), (1, 4, 32)),
 }
 
 
@@ -136,33 +134,15 @@ class _Kernels:
         return (Warpgroups if has_warpgroups else TensorCores).instruction
 
     def emit(self) -> Stmt:
-        """The launches: one for the result; or one for the cotangents of queries, and one for those of keys.
-
-        The first of these draws what dropout keeps also for the second one.
-        """
-        if not self.settings.gradients:
-            return self._launch("forward")
-        launches = [self._launch("queries"), self._launch("keys")]
-        return build.seq(*map(tirx.AllocBuffer, self._drawn.values()), *launches)
-
-    @cached_property
-    def _drawn(self) -> dict[str, Buffer]:
-        """The bits of dropout that one launch stores for the other, where tiles are whole words of them."""
-        sizes, is_plain = self.sizes, not {"bias", "mask"}.intersection(self.options)
-        columns = tiling("queries", self.format, sizes.width, self.arch, is_plain).columns
-        is_aligned = columns % WORD == 0 and self.settings.window is None and isinstance(sizes.batch, int)
-        if not (is_aligned and self.settings.rate):
-            return {}
-        shape = (sizes.batch, sizes.heads, sizes.length, build.ceil_div(sizes.keys, WORD))
-        return {"drawn": build.buffer(shape, "uint32", "drawn")}
+        """The launches: one for the result; or one for the cotangents of queries, and one for those of keys."""
+        return build.seq(*map(self._launch, ("queries", "keys") if self.settings.gradients else ("forward",)))
 
     def _launch(self, kind: str) -> Stmt:
         sizes, is_plain = self.sizes, not {"bias", "mask"}.intersection(self.options)
         cut = tiling(kind, self.format, sizes.width, self.arch, is_plain)
-        options = {**self.options, **(self._drawn if self.settings.gradients else {})}
-        shapes = {name: tuple(map(to_size, buffer.shape)) for name, buffer in options.items()}
+        shapes = {name: tuple(map(to_size, buffer.shape)) for name, buffer in self.options.items()}
         code = device_function(kind, self.settings, sizes, cut, shapes)
-        buffers = [*(self.buffers[name] for name in ARGUMENTS[kind]), *options.values()]
+        buffers = [*(self.buffers[name] for name in ARGUMENTS[kind]), *self.options.values()]
         pointers = [address(buffer, *[0] * len(buffer.shape)) for buffer in buffers]
         shared = tirx.decl_buffer(
             (cut.shared_bytes,), "uint8", name="shared", scope="shared.dyn", data_alignment=cut.alignment

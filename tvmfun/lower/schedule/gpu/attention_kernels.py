@@ -184,7 +184,6 @@ def _constants(settings: Settings, sizes: Sizes, tiling: Tiling, optional: dict[
         "AFTER": after,
         "EXAMPLES_PER_KEY": examples_per_key(sizes, optional.get("dropout_key", (1,))[0]),
         "KEPT": kept_below(settings.rate),
-        "WORDS_OF_KEYS": math.ceil(sizes.keys / WORD),
     }
     yield from (f"  static constexpr int {name} = {value};" for name, value in ints.items())
     flags = {"CAUSAL": settings.causal, "WINDOW": settings.window is not None, "DROPS": settings.rate > 0}
@@ -215,10 +214,7 @@ _POINTERS = {
     "query_lengths": "int",
     "key_lengths": "int",
     "dropout_key": "unsigned",
-    "drawn": "unsigned",
 }
-#: The bits of dropout in a word of ``drawn``, which has a row of them for each query.
-WORD = 32
 
 
 def _cast(kind: str, name: str) -> str:
@@ -237,7 +233,6 @@ _COMMON = """
   // What the scores of a head of an example depend on.
   struct Head {
     int example, head, query_end, key_end;
-    unsigned* drawn;
     const float* bias;
     const unsigned char* mask;
     unsigned key[2];
@@ -251,7 +246,6 @@ _COMMON = """
     x.key_end = HAS_KEY_LENGTHS ? min(KEYS, key_lengths[example]) : KEYS;
     if (HAS_BIAS) x.bias = bias + (example * BIAS_PER_EXAMPLE + head * BIAS_PER_HEAD);
     if (HAS_MASK) x.mask = mask + (example * MASK_PER_EXAMPLE + head * MASK_PER_HEAD);
-    if (HAS_DRAWN) x.drawn = (unsigned*)drawn + ((long long)example * HEADS + head) * QUERIES * WORDS_OF_KEYS;
     if (DROPS) {
       x.key[0] = dropout_key[example / EXAMPLES_PER_KEY * 2];
       x.key[1] = dropout_key[example / EXAMPLES_PER_KEY * 2 + 1];
@@ -319,35 +313,6 @@ _COMMON = """
         kept[word] |= (unsigned)(tvmfun_threefry(x.key[0], x.key[1], counter) >> 9 < KEPT) << i;
       }
     }
-  }
-  // Stores the bits of a tile of queries and keys, as words of a query's neighbouring keys.
-  static __device__ __forceinline__ void keep_draws(const unsigned* kept, const Head& x, int first_t, int first_s) {
-#pragma unroll
-    for (int r = 0; r < R; ++r)
-#pragma unroll
-      for (int word = 0; word < COLUMNS / 32; ++word) {
-        unsigned bits = 0;
-#pragma unroll
-        for (int c = 0; c < C; ++c)
-          if (column(c) / 32 == word) bits |= (unsigned)keeps(kept, r, c) << column(c) % 32;
-#pragma unroll
-        for (int lane = 1; lane < LANES; lane *= 2) bits |= __shfl_xor_sync(0xffffffffu, bits, lane);
-        const int t = first_t + row(r), at = first_s / 32 + word;
-        if (threadIdx.x % LANES == 0 && t < QUERIES && at < WORDS_OF_KEYS) x.drawn[t * WORDS_OF_KEYS + at] = bits;
-      }
-  }
-  // Reads the bits of a tile of keys and queries. Those of masked pairs, which have no weight, may be anything.
-  static __device__ __forceinline__ void take_draws(unsigned* kept, const Head& x, int first_s, int first_t) {
-#pragma unroll
-    for (int word = 0; word < WORDS; ++word) kept[word] = 0;
-#pragma unroll
-    for (int c = 0; c < C; ++c)
-#pragma unroll
-      for (int r = 0; r < R; ++r) {
-        const int t = min(first_t + column(c), QUERIES - 1), s = min(first_s + row(r), KEYS - 1), own = r * C + c;
-        const unsigned bits = x.drawn[t * WORDS_OF_KEYS + s / 32];
-        kept[own / PER_WORD] |= (bits >> s % 32 & 1) << own % PER_WORD;
-      }
   }
   static __device__ __forceinline__ bool keeps(const unsigned* kept, int r, int c) {
     return !DROPS || kept[(r * C + c) / PER_WORD] >> (r * C + c) % PER_WORD & 1;
@@ -509,7 +474,6 @@ _QUERIES = (
       const Element* tile_of_keys = streamed + stage * 2 * TILE;
       unsigned kept[WORDS];
       draw<false>(kept, x, first, s);
-      if (HAS_DRAWN) keep_draws(kept, x, first, s);
       float scores[R * C], slopes[R * C];
       clear<R * C>(scores);
       clear<R * C>(slopes);
@@ -583,11 +547,7 @@ _KEYS = """
       const Element* tile_of_queries = streamed + stage * 2 * TILE;
       const float* number = numbers + stage * 2 * COLUMNS;
       unsigned kept[WORDS];
-      if (HAS_DRAWN) {
-        take_draws(kept, x, first, first_t);
-      } else {
-        draw<true>(kept, x, first, first_t);
-      }
+      draw<true>(kept, x, first, first_t);
       float scores[R * C], slopes[R * C];
       clear<R * C>(scores);
       clear<R * C>(slopes);
