@@ -27,6 +27,7 @@ from tvmfun.lower.fusion.row_fusion import merge_rows
 from tvmfun.lower.rewrite.arg_extrema import compare_with_extrema
 from tvmfun.lower.rewrite.branch_updates import sink_updates
 from tvmfun.lower.rewrite.dilated_convolutions import split_dilated_convolutions
+from tvmfun.lower.rewrite.dropout_bits import draw_once
 from tvmfun.lower.rewrite.early_conversions import convert_early
 from tvmfun.lower.rewrite.half_attention import narrow_attention
 from tvmfun.lower.rewrite.loop_conversions import convert_outside_loops
@@ -53,6 +54,7 @@ def rewritten(program: Program, target: Target) -> Program:
         program = with_panels(program, target)
     else:
         program = narrow_attention(program)
+        program = draw_once(program)
         program = convert_early(program)
         program = convert_outside_loops(program)
     return update_slices(program)
