@@ -148,7 +148,9 @@ def device_function(
     parameters = ", ".join(["int block", "void* shared", *(f"const void* {name}" for name in names)])
     given = "\n".join(f"  self.{name} = (const {_POINTERS[name]}*){name};" for name in optional)
     pointers = ", ".join(_cast(kind, name) for name in ARGUMENTS[kind])
-    needed = ("tvmfun_copy", "tvmfun_copies_commit", "tvmfun_copies_wait", "tvmfun_move", "tvmfun_threefry")
+    needed = ["tvmfun_copy", "tvmfun_copies_commit", "tvmfun_copies_wait", "tvmfun_move"]
+    if "kept" not in optional:
+        needed.append("tvmfun_threefry")
     source = f"""{"".join(map(definition, needed))}{definitions(*tiling.factors)}#ifndef {name}_defined
 #define {name}_defined
 struct {name}_struct {{
