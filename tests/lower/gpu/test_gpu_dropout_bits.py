@@ -106,10 +106,8 @@ def test_kernels_drop_what_the_cpu_drops(name, arch, monkeypatch):
     for ours, theirs in zip(results, tvmfun.jit(run)(*given), strict=True):
         theirs = np.asarray(theirs)
         np.testing.assert_array_equal(np.isinf(ours), np.isinf(theirs))
-        finite = np.isfinite(theirs)
-        np.testing.assert_allclose(
-            ours[finite], theirs[finite], rtol=0, atol=bound * max(1, np.abs(theirs[finite]).max())
-        )
+        ours, theirs = (np.where(np.isinf(x), 0, x) for x in (ours, theirs))
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=bound * max(1, np.abs(theirs).max()))
     # The same numbers, in the same order, as where the kernels draw themselves.
     monkeypatch.setattr("tvmfun.lower.pipeline.draw_once", lambda program: program)
     drawn, rules = emulate(run, *given, arch=arch, orders=1)
@@ -205,11 +203,8 @@ def test_only_what_is_differentiated_reads_bits():
     found = {name: [] for name in READS}
     for equation in ops(program):
         found[equation.op.name].append(equation.params.get("optional"))
-    assert found == {
-        "dropout_bits": [None],
-        "attention": [("dropout_key",), ("kept",)],
-        "attention_gradients": [("kept",)],
-    }
+    assert found["attention"] == [("dropout_key",), ("kept",)]
+    assert found["attention_gradients"] == [("kept",)] and len(found["dropout_bits"]) == 1
 
 
 def test_steps_of_a_scan_draw_once():
@@ -270,4 +265,3 @@ def test_no_register_is_spilled(arch, tmp_path):
     for case, found in zip(sources, resources(list(sources.values()), arch, tmp_path), strict=True):
         for used in found:
             assert (used.spilled_bytes, used.stack_bytes) == (0, 0), case
-            print(arch, case, used.registers)

@@ -1,8 +1,8 @@
 """Dropout of attention, drawn once for the result and its gradients.
 
-A draw is some 80 integer operations, and the kernels of attention need it three times: for the result, for the cotangent
-of the queries, and for those of keys and values. Words of bits, an eighth of a byte per pair of query and key, are a
-sixteenth of scores in bfloat16; the kernels read them while they multiply.
+A draw takes some 80 integer operations, and the kernels of attention need it three times: for the result, for the
+cotangent of the queries, and for those of keys and values. That takes longer than their products. Words of bits, an
+eighth of a byte per pair of query and key, are a sixteenth of scores in bfloat16, and are read during the products.
 """
 
 from __future__ import annotations
