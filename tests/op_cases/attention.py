@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from op_cases.case import Case, bools, reals
+from tvmfun import random
 
 B, T, S, N, K, H = 2, 5, 7, 4, 2, 3
 KEYS = np.asarray([[3, 5]], np.uint32)
@@ -41,11 +42,19 @@ def split(options, optional):
     return by_name.get("bias", 0), {names[name]: x for name, x in by_name.items() if name in names}
 
 
+def factors(options, optional, rate):
+    """The factors of dropout, from words of bits."""
+    if not rate:
+        return 1.0
+    words = dict(zip(optional, options, strict=True))["kept"]
+    return np.unpackbits(words.view(np.uint8), axis=-1, bitorder="little")[..., :S] / (1 - rate)
+
+
 def attention(query, key, value, *options, optional, causal, window, rate, scale, precision):
     bias, limits = split(options, optional)
     of_scores = scores(query, key, bias, everything(**limits, causal=causal, window=window), scale)
     sums = log_sums(of_scores)
-    weights = np.exp(of_scores - sums[..., None])
+    weights = np.exp(of_scores - sums[..., None]) * factors(options, optional, rate)
     return np.einsum("bnts,bsnh->btnh", weights, np.repeat(value, N // K, axis=2)), sums
 
 
@@ -53,22 +62,26 @@ def gradients(query, key, value, g, sums, dots, *options, optional, causal, wind
     bias, limits = split(options, optional)
     of_scores = scores(query, key, bias, everything(**limits, causal=causal, window=window), scale)
     weights = np.exp(of_scores - sums[..., None])
-    slopes = np.einsum("btnh,bsnh->bnts", g, np.repeat(value, N // K, axis=2)) - dots.transpose(0, 2, 1)[..., None]
+    dropped = factors(options, optional, rate)
+    slopes = np.einsum("btnh,bsnh->bnts", g, np.repeat(value, N // K, axis=2)) * dropped
+    slopes = slopes - dots.transpose(0, 2, 1)[..., None]
     grouped = lambda x: x.reshape(B, S, K, N // K, H).sum(3)
     return (
         np.einsum("bnts,bsnh->btnh", weights * slopes, np.repeat(key, N // K, axis=2)),
         grouped(np.einsum("bnts,btnh->bsnh", weights * slopes, query)) * scale,
-        grouped(np.einsum("bnts,btnh->bsnh", weights, g)),
+        grouped(np.einsum("bnts,btnh->bsnh", weights * dropped, g)),
     )
 
 
 FACTORS = reals(B, T, N, H), reals(B, S, K, H), reals(B, S, K, H)
 OPTIONS = {"bias": reals(1, N, T, 1), "mask": bools(B, 1, T, S), "query_lengths": LENGTHS[0], "key_lengths": LENGTHS[1]}
+OPTIONS["kept"] = np.random.default_rng(2).integers(0, 1 << 32, (B, N, T, 1), np.uint32)
 PLAIN = {"optional": (), "causal": False, "window": None, "rate": 0.0, "scale": 1.0, "precision": None}
 VARIANTS = {
     (): {"scale": 0.5},
     ("bias", "mask"): {"causal": True},
     ("query_lengths", "key_lengths"): {"window": WINDOW},
+    ("mask", "kept"): {"rate": 0.25},
 }
 
 
@@ -85,4 +98,20 @@ def cases():
         )
 
 
+def bits(keys, *, shape, rate, causal):
+    """The words of draws of ``random.bernoulli``; the arrays of each key are one draw."""
+    one_key = (shape[0] // len(keys), *shape[1:])
+    kept = np.concatenate([np.asarray(random.bernoulli(key, 1 - rate, one_key)) for key in keys])
+    t, s = np.arange(shape[2])[:, None], np.arange(shape[3])
+    kept = kept & (not causal or s // 32 * 32 <= t)
+    kept = np.pad(kept, [(0, 0)] * 3 + [(0, -shape[3] % 32)])
+    return np.packbits(kept, axis=-1, bitorder="little").view(np.uint32)
+
+
+BITS = [
+    Case(bits, (KEYS,), {"shape": (2, 3, 5, 70), "rate": 0.3, "causal": False}, exact=True),
+    Case(bits, (np.concatenate([KEYS, KEYS + 1]),), {"shape": (4, 2, 40, 64), "rate": 0.5, "causal": True}, exact=True),
+]
+
 CASES = dict(zip(("attention", "attention_gradients"), map(list, zip(*cases(), strict=True)), strict=True))
+CASES["dropout_bits"] = BITS

@@ -762,6 +762,7 @@ ELSEWHERE: dict[str, str] = {
     "iota": "tests/ops/test_registry.py",
     "dim_size": "tests/ops/test_dynamic_sizes.py",
     **dict.fromkeys(("attention", "attention_gradients"), "tests/lower/gpu/test_gpu_attention.py"),
+    "dropout_bits": "tests/lower/gpu/test_gpu_dropout_bits.py",
     "platform_call": "tests/ops/test_platform_call.py",
     "threefry2x32": "tests/random/test_random.py",
     **dict.fromkeys(("loop", "switch"), "tests/lax/test_control_flow.py"),

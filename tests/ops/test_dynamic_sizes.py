@@ -18,8 +18,9 @@ from tvmfun import Program, errors, tree
 from tvmfun.core import dims
 from tvmfun.core.op import REGISTRY
 
-# Ops that need more than a size of at least 1, and their errors.
+# Ops that need more than a size of at least 1, or static sizes, and their errors.
 REFUSED = {
+    "dropout_bits": r"\[dropout_bits\] it depends on the call whether b > 1.*a static size",
     "dynamic_slice": r"\[dynamic_slice\] it depends on the call whether b >= 2.*min=2",
     "dynamic_update_slice": r"\[dynamic_update_slice\] it depends on the call whether b >= 2.*min=2",
 }

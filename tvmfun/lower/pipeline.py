@@ -28,6 +28,7 @@ from tvmfun.lower.rewrite.aligned_columns import align_columns
 from tvmfun.lower.rewrite.arg_extrema import compare_with_extrema
 from tvmfun.lower.rewrite.branch_updates import sink_updates
 from tvmfun.lower.rewrite.dilated_convolutions import split_dilated_convolutions
+from tvmfun.lower.rewrite.dropout_bits import draw_once
 from tvmfun.lower.rewrite.early_conversions import convert_early
 from tvmfun.lower.rewrite.half_attention import narrow_attention
 from tvmfun.lower.rewrite.loop_conversions import convert_outside_loops
@@ -54,6 +55,7 @@ def rewritten(program: Program, target: Target) -> Program:
         program = with_panels(program, target)
     else:
         program = narrow_attention(program)
+        program = draw_once(program)
         program = convert_early(program)
         program = convert_outside_loops(program)
         program = align_columns(program)

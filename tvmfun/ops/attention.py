@@ -38,12 +38,15 @@ from tvmfun.core.op import Op, register
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError
 from tvmfun.ops import shape as shapes
 from tvmfun.ops.bits import threefry_block
+from tvmfun.ops.parameters import Ints
 from tvmfun.ops.tir import block, prim_func
 
 #: The names of the arguments that an attention may have, in their order.
-OPTIONAL = ("bias", "mask", "query_lengths", "key_lengths", "dropout_key")
+OPTIONAL = ("bias", "mask", "query_lengths", "key_lengths", "dropout_key", "kept")
 #: The most elements of a head for which GPUs have tiled programs: their sums fit the registers of a thread.
 WIDEST_HEAD = 128
+#: The bits of dropout in a word.
+WORD = 32
 #: The attribute of a function with the settings of its attention.
 ATTRIBUTE = "tvmfun.attention"
 
@@ -57,7 +60,7 @@ class Settings:
         optional: the names of the arguments after those that are always there, a part of :data:`OPTIONAL`.
         causal: whether queries see only keys at and before their own position.
         window: how many keys before and after its own position a query sees; None for all.
-        rate: the probability with which a weight is dropped.
+        rate: the probability with which a weight is dropped: by draws from ``dropout_key``, or as ``kept`` says.
         scale: the factor of the products of queries and keys.
         precision: ``"tensorfloat32"`` if factors may be rounded to 11 bits.
     """
@@ -97,6 +100,11 @@ def kept_below(rate: float) -> int:
     return math.ceil(float(np.float32(1 - rate)) * 2**23)
 
 
+def word_count(keys: Any) -> Any:
+    """The words that have the bits of dropout of a query."""
+    return (keys + WORD - 1) // WORD
+
+
 def broadcasting_index(aval: ShapeDtype | tirx.Buffer, index: Sequence[Any]) -> tuple:
     """The index of an element of a bias or mask, whose axes of size 1 are broadcast."""
     is_one = lambda size: isinstance(size, int | tirx.IntImm) and int(size) == 1
@@ -111,6 +119,7 @@ _KINDS: dict[str, Callable[[np.dtype], bool]] = {
     "query_lengths": dtypes.is_integer,
     "key_lengths": dtypes.is_integer,
     "dropout_key": lambda dtype: dtype == dtypes.uint32,
+    "kept": lambda dtype: dtype == dtypes.uint32,
 }
 
 
@@ -118,8 +127,10 @@ def _check_settings(name: str, settings: Settings) -> None:
     if settings.optional != tuple(option for option in OPTIONAL if option in settings.optional):
         what = f"optional arguments are {', '.join(OPTIONAL)}, in this order"
         raise ArgumentError(name, what, got=str(settings.optional))
-    if not 0 <= settings.rate < 1 or (settings.rate and "dropout_key" not in settings.optional):
+    if not 0 <= settings.rate < 1 or (settings.rate and not {"dropout_key", "kept"}.intersection(settings.optional)):
         raise ArgumentError(name, "the rate must be from 0 to below 1, and needs a key", got=str(settings.rate))
+    if {"dropout_key", "kept"}.issubset(settings.optional):
+        raise ArgumentError(name, "dropout needs a key or its bits, not both", got=str(settings.optional))
 
 
 def _check(name: str, settings: Settings, avals: Sequence[ShapeDtype]) -> None:
@@ -148,13 +159,20 @@ def _check(name: str, settings: Settings, avals: Sequence[ShapeDtype]) -> None:
         if option in ("bias", "mask"):
             fits = aval.ndim == 4 and all(size in (1, full) for size, full in zip(aval.shape, scores, strict=True))
         elif option == "dropout_key":
-            fits = aval.ndim == 2 and aval.shape[1] == 2 and batch % max(1, aval.shape[0]) == 0
+            fits = _are_keys(aval, batch)
+        elif option == "kept":
+            fits = aval.shape == (*scores[:3], word_count(scores[3]))
         else:
             fits = aval.shape == (batch,)
         if not fits:
             raise ShapeError(name, f"{option} must fit scores of shape {scores}", got=str(aval))
         if not _KINDS[option](aval.dtype):
             raise DtypeError(name, f"{option} cannot have this dtype", got=str(aval))
+
+
+def _are_keys(aval: ShapeDtype, batch: Any) -> bool:
+    """Whether an array has keys of dropout for equally many examples each."""
+    return aval.ndim == 2 and aval.shape[1] == 2 and batch % max(1, aval.shape[0]) == 0
 
 
 def _wide(aval: ShapeDtype) -> Any:
@@ -246,14 +264,24 @@ class _Loops:
         """The factor of dropout."""
         if not self.settings.rate:
             return self.number(1)
-        keys = self.options["dropout_key"]
-        per_key = dims.maximum(1, self.batch // max(1, int(keys.shape[0])))
-        wide = lambda number: tirx.Cast("uint64", number)
-        row = wide(tirx.indexmod(b, per_key) * self.heads + n) * wide(self.length) + wide(t)
-        which = tirx.indexdiv(b, per_key)
-        first, second = threefry_block(keys[which, 0], keys[which, 1], row * wide(self.keys) + wide(s))
-        kept = ((first ^ second) >> tirx.const(9, "uint32")) < tirx.const(kept_below(self.settings.rate), "uint32")
+        if "kept" in self.options:
+            word = self.options["kept"][b, n, t, tirx.indexdiv(s, WORD)]
+            kept = (word >> tirx.Cast("uint32", tirx.indexmod(s, WORD)) & tirx.const(1, "uint32")) != 0
+        else:
+            shape = (self.batch, self.heads, self.length, self.keys)
+            kept = _is_kept(self.options["dropout_key"], (b, n, t, s), shape, self.settings.rate)
         return tirx.Select(kept, self.number(1 / (1 - self.settings.rate)), self.number(0))
+
+
+def _is_kept(keys: tirx.Buffer, pair: Sequence[Any], shape: Sequence[Any], rate: float) -> Any:
+    """Whether dropout keeps the weight of a pair (b, n, t, s) of scores of this shape, by a draw."""
+    (b, n, t, s), (batch, heads, length, width) = pair, shape
+    per_key = dims.maximum(1, batch // max(1, int(keys.shape[0])))
+    wide = lambda number: tirx.Cast("uint64", number)
+    row = wide(tirx.indexmod(b, per_key) * heads + n) * wide(length) + wide(t)
+    which = tirx.indexdiv(b, per_key)
+    first, second = threefry_block(keys[which, 0], keys[which, 1], row * wide(width) + wide(s))
+    return ((first ^ second) >> tirx.const(9, "uint32")) < tirx.const(kept_below(rate), "uint32")
 
 
 def _attention(*avals: ShapeDtype, **params: Any) -> tirx.PrimFunc:
@@ -351,6 +379,47 @@ def _gradients(*avals: ShapeDtype, **params: Any) -> tirx.PrimFunc:
     return prim_func(avals, _gradients_shape(*avals, **params), write).with_attr(ATTRIBUTE, settings.text)
 
 
+# -- the bits of dropout -----------------------------------------------------------------------------------------------
+
+
+def _bits_shape(keys: ShapeDtype, *, shape: Ints, rate: float, causal: bool) -> ShapeDtype:
+    if len(shape) != 4 or not _are_keys(keys, shape[0]):
+        raise ShapeError("dropout_bits", f"keys must fit scores of shape {shape}", got=str(keys))
+    if keys.dtype != dtypes.uint32:
+        raise DtypeError("dropout_bits", "keys are uint32", got=str(keys), hint="tvmfun.random.key(seed)")
+    if not 0 <= rate < 1:
+        raise ArgumentError("dropout_bits", "the rate must be from 0 to below 1", got=str(rate))
+    return ShapeDtype((*shape[:3], word_count(shape[3])), dtypes.uint32)
+
+
+def _bits(keys: ShapeDtype, *, shape: tuple[int, ...], rate: float, causal: bool) -> tirx.PrimFunc:
+    output = _bits_shape(keys, shape=shape, rate=rate, causal=causal)
+
+    def write(sources, result):
+        def word(point):
+            b, n, which, t = point
+            bits = T.sblock_alloc_buffer((1,), "uint32", scope="local")
+            T.buffer_store(bits, tirx.const(0, "uint32"), [0])
+            with T.If(which * WORD <= t if causal else tirx.const(True)), T.Then(), T.serial(0, WORD) as i:
+                s = which * WORD + i
+                kept = _is_kept(sources[0], (b, n, t, s), shape, rate)
+                kept = kept if shape[3] % WORD == 0 else tirx.And(kept, s < shape[3])
+                T.buffer_store(bits, bits[0] | tirx.Cast("uint32", kept) << tirx.Cast("uint32", i), [0])
+            T.buffer_store(result, bits[0], [b, n, t, which])
+
+        # Queries last: the threads of a warp have neighbouring ones, of which causality masks all or none of a word.
+        block("bits", sources, result, (*output.shape[:2], output.shape[3], output.shape[2]), word)
+
+    return prim_func([keys], output, write)
+
+
+def _bits_batch(batched: Sequence[bool], keys: Array, *, shape: tuple[int, ...], **params: Any) -> Array:
+    size = keys.shape[0]
+    folded = shapes.reshape(keys, shape=(size * keys.shape[1], 2))
+    words = dropout_bits(folded, shape=(size * shape[0], *shape[1:]), **params)
+    return shapes.reshape(words, shape=(size, shape[0], *words.shape[1:]))
+
+
 # -- batching ----------------------------------------------------------------------------------------------------------
 
 
@@ -392,8 +461,8 @@ def _flops(products: int) -> Callable:
 #: ``attention(query, key, value, *optional, optional=, causal=, window=, rate=, scale=, precision=)``: the result, of
 #: the shape (B, T, N, H) of the queries, and the log-sums, of shape (B, N, T): infinity, with a result of 0, for a
 #: query that sees no key. Keys and values have the shape (B, S, K, H), bias and mask (B, N, T, S) or 1 instead of any
-#: of these, lengths (B,), and dropout keys (E, 2), one for every B / E examples. The derivative is that of
-#: ``nn.functional.dot_product_attention``.
+#: of these, lengths (B,), and dropout keys (E, 2), one for every B / E examples; or, instead of keys, the result of
+#: :data:`dropout_bits`. The derivative is that of ``nn.functional.dot_product_attention``.
 attention = register(
     Op(
         "attention",
@@ -421,3 +490,9 @@ attention_gradients = register(
         flops=_flops(5),
     )
 )
+
+#: ``dropout_bits(dropout_key, shape=, rate=, causal=)``: which weights of scores of the shape (B, N, T, S) dropout
+#: keeps, as uint32 of shape (B, N, T, ceil(S / 32)): an eighth of a byte per pair, a sixteenth of bfloat16 scores. Bit
+#: ``s % 32`` of word ``s // 32`` is set if the weight of the pair (t, s) is kept. Bits from S on are 0, and, if
+#: ``causal``, so are words of which a query sees no key.
+dropout_bits = register(Op("dropout_bits", "opaque", _bits_shape, _bits, (None,), batch=_bits_batch))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tvmfun.reference.meaning import enter
+from tvmfun.reference.movement import Ints
 from tvmfun.reference.products import threefry
 
 
@@ -47,9 +48,10 @@ class _Scores:
         self.scores = np.where(visible, scores, -np.inf)
         self.factors = np.ones(visible.shape)
         if rate:
-            one_key = (batch // len(options["dropout_key"]), *visible.shape[1:])
-            bits = [threefry(words, np.zeros(2, np.uint32), one_key, "xor") for words in options["dropout_key"]]
-            kept = np.concatenate(bits) >> np.uint32(9) < np.ceil(float(np.float32(1 - rate)) * 2**23)
+            words = options.get("kept")
+            if words is None:
+                words = dropout_bits(options["dropout_key"], shape=visible.shape, rate=rate, causal=False)
+            kept = words[..., np.arange(keys) // 32] >> (np.arange(keys) % 32).astype(np.uint32) & np.uint32(1)
             self.factors = kept / (1 - rate)
 
     def per_head(self, x: np.ndarray) -> np.ndarray:
@@ -93,6 +95,19 @@ def _gradients(
     return d_query, d_key, own.per_group(np.einsum("bnts,btnh->bsnh", weights * own.factors, g))
 
 
+def dropout_bits(keys: np.ndarray, *, shape: Ints, rate: float, causal: bool) -> np.ndarray:
+    """Words of 32 bits that say which weights of scores of this shape dropout keeps."""
+    batch, heads, length, width = shape
+    one_key = (batch // max(1, len(keys)), heads, length, width)
+    draws = [threefry(words, np.zeros(2, np.uint32), one_key, "xor") for words in keys]
+    kept = np.concatenate(draws) >> np.uint32(9) < np.ceil(float(np.float32(1 - rate)) * 2**23)
+    if causal:
+        kept &= np.arange(width) // 32 * 32 <= np.arange(length)[:, None]
+    kept = np.pad(kept, [(0, 0)] * 3 + [(0, -width % 32)]).reshape(*kept.shape[:3], -1, 32)
+    return (kept.astype(np.uint32) << np.arange(32, dtype=np.uint32)).sum(-1, dtype=np.uint32)
+
+
 def enter_all() -> None:
     """Adds the reference implementations of this module to the table."""
     enter({"attention": _attention, "attention_gradients": _gradients}, partial="several")
+    enter({"dropout_bits": dropout_bits}, exact=True)

@@ -74,7 +74,7 @@ def _parameters(
     """The optional arguments and the parameters of the ops."""
     key = inputs.dropout_key
     options = {**inputs._asdict(), "dropout_key": None if key is None else key.reshape(1, 2)}
-    present = tuple(name for name in OPTIONAL if options[name] is not None)
+    present = tuple(name for name in OPTIONAL if options.get(name) is not None)
     window = None if settings.window is None else tuple(map(int, settings.window))
     params = {"causal": settings.is_causal, "window": window, "rate": settings.rate, "scale": scale, "precision": None}
     return [options[name] for name in present], {"optional": present, **params}

@@ -63,7 +63,7 @@ LEFT_OUT: dict[str, str] = {
     ),
     **dict.fromkeys(("erf_inv", "lgamma", "polygamma"), "ONNX has no such function"),
     "bitcast": "ONNX has had it since version 26 of its operators only",
-    "threefry2x32": "ONNX's random numbers have no keys",
+    **dict.fromkeys(("dropout_bits", "threefry2x32"), "ONNX's random numbers have no keys"),
 }
 
 

@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from tvmfun.lower.schedule.gpu.attention_dropout import DRAWN, READ
 from tvmfun.lower.schedule.gpu.attention_formats import UNITS, definitions, functions
 from tvmfun.lower.schedule.gpu.layouts import Swizzled
 from tvmfun.lower.schedule.gpu.primitives import definition
-from tvmfun.ops.attention import Settings, kept_below
+from tvmfun.ops.attention import Settings, kept_below, word_count
 
 #: The results of the op for the cotangents.
 RESULTS = ("d_query", "d_key", "d_value")
@@ -141,12 +142,15 @@ def device_function(
     element = "unsigned short" if tiling.element_bytes == 2 else "float"
     members = [f"  typedef {element} Element;", *_constants(settings, sizes, tiling, optional)]
     members += [f"  const {of}* {name};" for name, of in _POINTERS.items()]
-    struct = "\n".join(members) + functions(*tiling.factors) + _COMMON + _KERNELS[kind]
+    dropout = READ if "kept" in optional else DRAWN
+    struct = "\n".join(members) + functions(*tiling.factors) + _COMMON + dropout + _KERNELS[kind]
     name = f"tvmfun_attention_{kind}_{hashlib.sha256(struct.encode()).hexdigest()[:12]}"
     parameters = ", ".join(["int block", "void* shared", *(f"const void* {name}" for name in names)])
     given = "\n".join(f"  self.{name} = (const {_POINTERS[name]}*){name};" for name in optional)
     pointers = ", ".join(_cast(kind, name) for name in ARGUMENTS[kind])
-    needed = ("tvmfun_copy", "tvmfun_copies_commit", "tvmfun_copies_wait", "tvmfun_move", "tvmfun_threefry")
+    needed = ["tvmfun_copy", "tvmfun_copies_commit", "tvmfun_copies_wait", "tvmfun_move"]
+    if "kept" not in optional:
+        needed.append("tvmfun_threefry")
     source = f"""{"".join(map(definition, needed))}{definitions(*tiling.factors)}#ifndef {name}_defined
 #define {name}_defined
 struct {name}_struct {{
@@ -183,7 +187,8 @@ def _constants(settings: Settings, sizes: Sizes, tiling: Tiling, optional: dict[
         "BEFORE": before,
         "AFTER": after,
         "EXAMPLES_PER_KEY": examples_per_key(sizes, optional.get("dropout_key", (1,))[0]),
-        "KEPT": kept_below(settings.rate),
+        "KEPT_BELOW": kept_below(settings.rate),
+        "WORDS_PER_QUERY": word_count(sizes.keys),
     }
     yield from (f"  static constexpr int {name} = {value};" for name, value in ints.items())
     flags = {"CAUSAL": settings.causal, "WINDOW": settings.window is not None, "DROPS": settings.rate > 0}
@@ -214,6 +219,7 @@ _POINTERS = {
     "query_lengths": "int",
     "key_lengths": "int",
     "dropout_key": "unsigned",
+    "kept": "unsigned",
 }
 
 
@@ -237,6 +243,7 @@ _COMMON = """
     const unsigned char* mask;
     unsigned key[2];
     unsigned long long counter;
+    const unsigned* kept;
   };
   __device__ __forceinline__ Head at(int example, int head) const {
     Head x;
@@ -246,7 +253,8 @@ _COMMON = """
     x.key_end = HAS_KEY_LENGTHS ? min(KEYS, key_lengths[example]) : KEYS;
     if (HAS_BIAS) x.bias = bias + (example * BIAS_PER_EXAMPLE + head * BIAS_PER_HEAD);
     if (HAS_MASK) x.mask = mask + (example * MASK_PER_EXAMPLE + head * MASK_PER_HEAD);
-    if (DROPS) {
+    if (HAS_KEPT) x.kept = kept + ((long long)example * HEADS + head) * QUERIES * WORDS_PER_QUERY;
+    if (HAS_DROPOUT_KEY) {
       x.key[0] = dropout_key[example / EXAMPLES_PER_KEY * 2];
       x.key[1] = dropout_key[example / EXAMPLES_PER_KEY * 2 + 1];
       x.counter = ((unsigned long long)(example % EXAMPLES_PER_KEY) * HEADS + head) * QUERIES * KEYS;
@@ -265,6 +273,7 @@ _COMMON = """
   // The keys that some of these queries see, or the queries that see some of these keys, are in a range.
   static __device__ __forceinline__ void see(const Head& x, int first, int last, int& begin, int& end) {
     begin = WINDOW ? max(0, first - BEFORE) : 0;
+    if (HAS_KEPT) begin &= ~31;  // Tiles begin at words of bits.
     end = x.key_end;
     if (CAUSAL) end = min(end, last + 1);
     if (WINDOW) end = min(end, last + AFTER + 1);
@@ -297,26 +306,6 @@ _COMMON = """
     return HAS_BIAS ? product + x.bias[t * BIAS_PER_QUERY + s * BIAS_PER_KEY] : product;
   }
   static __device__ __forceinline__ float exponential(float x) { return exp2f(x * 1.44269504088896341f); }
-  // Whether dropout keeps weights: a bit for each score of a thread. A draw has 80 operations, so it is not unrolled.
-  static constexpr int WORDS = (R * C + 31) / 32, PER_WORD = R * C < 32 ? R * C : 32;
-  template <bool HOLDS_KEYS>
-  static __device__ __forceinline__ void draw(unsigned* kept, const Head& x, int first_row, int first_column) {
-    if (!DROPS) return;
-#pragma unroll
-    for (int word = 0; word < WORDS; ++word) {
-      kept[word] = 0;
-#pragma unroll 2
-      for (int i = 0; i < PER_WORD; ++i) {
-        const int own = word * PER_WORD + i, a = first_row + row(own / C), b = first_column + column(own % C);
-        const int t = HOLDS_KEYS ? b : a, s = HOLDS_KEYS ? a : b;
-        const unsigned long long counter = x.counter + (unsigned long long)t * KEYS + s;
-        kept[word] |= (unsigned)(tvmfun_threefry(x.key[0], x.key[1], counter) >> 9 < KEPT) << i;
-      }
-    }
-  }
-  static __device__ __forceinline__ bool keeps(const unsigned* kept, int r, int c) {
-    return !DROPS || kept[(r * C + c) / PER_WORD] >> (r * C + c) % PER_WORD & 1;
-  }
   // Copies rows in the background; zeros after the last row, and after the last element of a row.
   template <int COUNT, int STRIDE>
   static __device__ __forceinline__ void load(Element* tile, const Element* from, int first, int rows) {
@@ -398,7 +387,7 @@ _FORWARD = (
       publish();
       __syncthreads();
       stream(s + COLUMNS, stage ^ 1);
-      unsigned kept[WORDS];
+      unsigned kept[WORDS<false>];
       draw<false>(kept, x, first, s);
       float scores[R * C];
       clear<R * C>(scores);
@@ -424,7 +413,7 @@ _FORWARD = (
         for (int c = 0; c < C; ++c) {
           const float one = exponential(scores[score(r, c)] - base);
           weight[r] += one;
-          scores[score(r, c)] = keeps(kept, r, c) ? one : 0.0f;
+          scores[score(r, c)] = keeps<false>(kept, r, c, s) ? one : 0.0f;
         }
       }
       accumulate(sums, scores, streamed + stage * 2 * TILE + TILE);
@@ -472,7 +461,7 @@ _QUERIES = (
       __syncthreads();
       stream(s + COLUMNS, stage ^ 1);
       const Element* tile_of_keys = streamed + stage * 2 * TILE;
-      unsigned kept[WORDS];
+      unsigned kept[WORDS<false>];
       draw<false>(kept, x, first, s);
       float scores[R * C], slopes[R * C];
       clear<R * C>(scores);
@@ -486,7 +475,7 @@ _QUERIES = (
         for (int c = 0; c < C; ++c) {
           const int t = first + row(r), own = s + column(c), i = score(r, c);
           const float weight = exponential(scored(x, whole, scores[i], t, own) - log_sum[r]);
-          slopes[i] = weight * ((keeps(kept, r, c) ? slopes[i] * UPSCALE : 0.0f) - dot[r]);
+          slopes[i] = weight * ((keeps<false>(kept, r, c, s) ? slopes[i] * UPSCALE : 0.0f) - dot[r]);
         }
       accumulate(sums, slopes, tile_of_keys);
     }
@@ -546,7 +535,7 @@ _KEYS = """
       const int first_t = begin + i % tiles * COLUMNS;
       const Element* tile_of_queries = streamed + stage * 2 * TILE;
       const float* number = numbers + stage * 2 * COLUMNS;
-      unsigned kept[WORDS];
+      unsigned kept[WORDS<true>];
       draw<true>(kept, x, first, first_t);
       float scores[R * C], slopes[R * C];
       clear<R * C>(scores);
@@ -560,7 +549,7 @@ _KEYS = """
         for (int r = 0; r < R; ++r) {
           const int t = first_t + column(c), own = first + row(r), j = score(r, c);
           const float weight = exponential(scored(x, whole, scores[j], t, own) - number[column(c)]);
-          const bool stays = keeps(kept, r, c);
+          const bool stays = keeps<true>(kept, r, c, first_t);
           scores[j] = stays ? weight : 0.0f;
           slopes[j] = weight * ((stays ? slopes[j] * UPSCALE : 0.0f) - number[COLUMNS + column(c)]);
         }
