@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -330,15 +331,14 @@ def main(*arguments: str) -> int:
     parser.add_argument("--seconds", type=float, default=460, help="the time for all stages")
     stages = (*STAGES, "sanitizer")
     parser.add_argument("--stages", nargs="+", choices=stages, default=stages)
-    parser.add_argument("--only", default="", help="entries whose name contains this")
+    parser.add_argument("--only", default="", help="entries whose name matches this expression")
     parser.add_argument("--every", type=int, default=1, help="run one of so many functions")
     parser.add_argument("--in-process", action="store_true", help="run entries in this process, for a debugger")
     options = parser.parse_args(arguments)
     bundle = Bundle(options.bundle)
     skipped = {name for i, (name, _) in enumerate(bundle.entries("comparison")) if i % options.every}
-    bundle.index["entries"] = [
-        about for about in bundle.index["entries"] if about["name"] not in skipped and options.only in about["name"]
-    ]
+    chosen = lambda name: name not in skipped and re.search(options.only, name)
+    bundle.index["entries"] = [about for about in bundle.index["entries"] if chosen(about["name"])]
     run = Run(bundle, options.bundle, options.seconds, not options.in_process)
     device = device_at(0)
     report: dict[str, Any] = {"gpu": device.name, "arch": bundle.index["arch"], "not compiled": bundle.index["failed"]}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import traceback
 import zipfile
@@ -131,10 +132,10 @@ def main(*arguments: str) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--into", type=Path, default=Path("build/gpu.zip"))
     parser.add_argument("--arch", default=ARCH)
-    parser.add_argument("--only", default="", help="entries whose name contains this")
+    parser.add_argument("--only", default="", help="entries whose name matches this expression")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     options = parser.parse_args(arguments)
-    chosen = [entry for entry in names() if options.only in entry[1]]
+    chosen = [entry for entry in names() if re.search(options.only, entry[1])]
     with ProcessPoolExecutor(options.processes, get_context("spawn")) as pool:
         failed = write(options.into, chosen, options.arch, pool.map)
     size = options.into.stat().st_size / 2**20
