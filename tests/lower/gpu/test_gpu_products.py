@@ -1,6 +1,6 @@
 """Products of matrices on GPUs: emulated against the CPU, and compiled to machine code for three architectures.
 
-No GPU has timed them; the emulator runs the CUDA source thread by thread.
+The emulator runs the CUDA source thread by thread.
 """
 
 import numpy as np

