@@ -24,10 +24,12 @@ from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops import reduce
 from tvmfun.ops.dot import dot_general
-from tvmfun.ops.shape import iota, pad, slice
+from tvmfun.ops.shape import iota, pad, reshape, slice
 
 #: The bytes of an array, in the dtype of its product, from which on it is worth it.
 LEAST_BYTES = 16 << 20
+#: The fewest columns: those that are added are then at most 1.4% of them.
+LEAST_COLUMNS = 512
 # Columns are a multiple of so many, 16 bytes of half precision.
 _MULTIPLE = 8
 # A vector of columns, such as a bias, may be copied with more of them: it is this much smaller than the array.
@@ -61,19 +63,25 @@ class _Pass:
         self.equations: list[Equation] = []
         self._outputs = set(program.outputs)
         self._producers = {out: equation for equation in program.equations for out in equation.outputs}
-        read = {atom for equation in program.equations for atom in equation.inputs}
-        #: The products whose results get more columns, and the axes of their right factors that are the columns.
-        self.products = {
-            equation.outputs[0]: axis
-            for equation in program.equations
-            if (axis := _columns_of(equation)) is not None and equation.outputs[0] in read.difference(self._outputs)
-        }
+        self._readers: dict[Atom, list[Equation]] = {}
+        for equation in program.equations:
+            for atom in equation.inputs:
+                self._readers.setdefault(atom, []).append(equation)
         # The wider versions of results, and of right factors; and those arrays of which the old version is there, too.
         self._wide: dict[Atom, Variable] = {}
         self._factors: dict[Atom, Variable] = {}
         self._kept: set[Atom] = set()
-        self._to_pad = {self._narrowest(self._producers[out].inputs[1]): axis for out, axis in self.products.items()}
         self._can_be_wide: dict[Atom, bool] = {}
+        #: The products whose results get more columns, and the axes of their right factors that are the columns.
+        self.products: dict[Atom, int] = {}
+        self._to_pad: dict[Atom, int] = {}
+        for equation in program.equations:
+            axis = _columns_of(equation)
+            if axis is None or not self._is_worthwhile(equation.outputs[0]):
+                continue
+            # A factor gets longer along one axis.
+            if self._to_pad.setdefault(self._narrowest(equation.inputs[1]), axis) == axis:
+                self.products[equation.outputs[0]] = axis
 
     def add(self, equation: Equation) -> None:
         """Appends an equation, wider if it can be."""
@@ -90,6 +98,27 @@ class _Pass:
                 self._restore(out)
             if out in self._to_pad and out not in self._factors:
                 self._factors[out] = self._padded(out, self._to_pad[out])
+
+    def _is_worthwhile(self, product: Variable) -> bool:
+        """Whether a reduction or another product reads a product's result, or maps of it, and none of them is copied.
+
+        The first columns of a result of the Program, and of what loops and sorts read, would be an array of their own.
+        """
+        reached: dict[Atom, None] = {product: None}
+        waiting, is_reduced = [product], False
+        while waiting:
+            atom = waiting.pop()
+            if atom in self._outputs:
+                return False
+            for reader in self._readers.get(atom, ()):
+                if _is_map(reader) or _keeps_columns(reader):
+                    waiting += [out for out in reader.outputs if out not in reached]
+                    reached.update(dict.fromkeys(reader.outputs))
+                elif reader.op.kind in ("reduction", "contraction"):
+                    is_reduced = True
+                elif reader.op.kind != "injective" or reader.op.view:
+                    return False
+        return is_reduced
 
     # -- products ------------------------------------------------------------------------------------------------------
 
@@ -110,7 +139,6 @@ class _Pass:
         left, right = equation.inputs
         left = self._factor(left)
         if right not in self._factors:
-            self._restore(right)
             self._factors[right] = self._padded(right, axis)
         self._widen(equation, (left, self._factors[right]))
         return True
@@ -126,6 +154,7 @@ class _Pass:
 
     def _padded(self, atom: Atom, axis: int) -> Variable:
         """Appends an array with zeros after the last index of an axis."""
+        self._restore(atom)
         none = (0,) * len(atom.aval.shape)
         more = tuple(_more(size) if i == axis else 0 for i, size in enumerate(atom.aval.shape))
         shape = tuple(size + amount for size, amount in zip(atom.aval.shape, more, strict=True))
@@ -139,8 +168,14 @@ class _Pass:
     # -- maps ----------------------------------------------------------------------------------------------------------
 
     def _map(self, equation: Equation) -> bool:
-        """Whether an equation is a map of a wider array, and can be wider; then it is."""
-        if not _is_map(equation) or self._wide.keys().isdisjoint(equation.inputs):
+        """Whether an equation is a map or a view of a wider array, and can be wider; then it is."""
+        if self._wide.keys().isdisjoint(equation.inputs):
+            return False
+        if _keeps_columns(equation):
+            shape = _wider(equation.outputs[0].aval.shape)
+            self._widen(equation._replace(params={**equation.params, "shape": shape}), [self._wide[equation.inputs[0]]])
+            return True
+        if not _is_map(equation):
             return False
         if not all(self._fits(atom, equation.outputs[0]) for atom in equation.inputs):
             return False
@@ -174,7 +209,6 @@ class _Pass:
             elif producer is not None and _is_map(producer) and all(self._fits(x, atom) for x in producer.inputs):
                 self._widen(producer, [self._operand(each, producer.outputs[0]) for each in producer.inputs])
             else:
-                self._restore(atom)
                 self._wide[atom] = self._padded(atom, len(atom.aval.shape) - 1)
         return self._wide[atom]
 
@@ -208,7 +242,9 @@ class _Pass:
 
         Where that is converted from half precision, the product reads it in half precision.
         """
-        if atom in self._kept or (atom not in self._wide and atom not in self._factors):
+        # A computed factor is stored once, with its zeros.
+        is_stored_wide = atom in self._factors and atom in self._producers
+        if not is_stored_wide and (atom in self._kept or atom not in self._wide):
             return atom
         producer, narrow = self._producers.get(atom), None
         if producer is not None and producer.op is pw.astype:
@@ -259,7 +295,12 @@ def _has_one_column(atom: Atom) -> bool:
 
 
 def _is_map(equation: Equation) -> bool:
-    return equation.op.kind == "pointwise" and len(equation.outputs) == 1
+    return equation.op.kind in ("pointwise", "barrier") and len(equation.outputs) == 1
+
+
+def _keeps_columns(equation: Equation) -> bool:
+    """Whether an equation only changes the axes before the columns."""
+    return equation.op is reshape and equation.inputs[0].aval.shape[-1:] == equation.outputs[0].aval.shape[-1:]
 
 
 def _columns_of(equation: Equation) -> int | None:
@@ -272,8 +313,8 @@ def _columns_of(equation: Equation) -> int | None:
     contract, batch = equation.params["contract"], equation.params["batch"]
     free = [axis for axis in range(len(right.aval.shape)) if axis not in (*contract[1], *batch[1])]
     is_large = out.aval.size * out.aval.dtype.itemsize >= LEAST_BYTES and right.aval.size < out.aval.size
-    is_odd = bool(free) and right.aval.shape[free[-1]] % _MULTIPLE != 0
-    return free[-1] if is_large and is_odd else None
+    columns = right.aval.shape[free[-1]] if free else 0
+    return free[-1] if is_large and columns >= LEAST_COLUMNS and columns % _MULTIPLE else None
 
 
 def _without_last(reduction: Equation, wide: Variable, columns: int, identity: Literal) -> list[Equation]:
