@@ -221,6 +221,14 @@ STAGES = {
 }
 
 
+def _taken(entries: deque) -> tuple[str, dict[str, Any]] | None:
+    """The next entry, which no other thread gets; None if there is none."""
+    try:
+        return entries.popleft()
+    except IndexError:
+        return None
+
+
 def _prepared(path: Path) -> Callable[[str, str, dict[str, Any]], Any]:
     """Runs in a worker: opens the file, and returns the function that runs an entry."""
     bundle = Bundle(path)
@@ -259,8 +267,8 @@ class Run:
 
         def work() -> None:
             worker = Worker(_prepared, self._path)
-            while entries:
-                name, entry = entries.popleft()
+            while (next_one := _taken(entries)) is not None:
+                name, entry = next_one
                 if time.monotonic() > end:
                     self.left_out.append(f"{stage}: {name}")
                     continue

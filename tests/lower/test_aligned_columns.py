@@ -218,7 +218,7 @@ def test_kernels_compute_the_same(name, small):
 
 
 def test_the_copy_engine_moves_the_factors_of_all_products(no_compiler):
-    """Those of the logits, and of both gradients, whose rows have 50,257 columns."""
+    """Logits of 50,257 columns, and both of their gradients."""
 
     def loss(x, table, labels):
         logits = (x.astype("bfloat16") @ table.astype("bfloat16").T).astype("float32")

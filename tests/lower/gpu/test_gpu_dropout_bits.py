@@ -198,7 +198,7 @@ def test_without_gradients_kernels_draw():
 
 
 def test_only_what_is_differentiated_reads_bits():
-    """What ``checkpoint`` computes a second time does not keep bits of the first time."""
+    """A second computation by ``checkpoint`` does not keep the bits of the first one."""
     program = rewritten(loss(tvmfun.checkpoint(layer)), X, KEY)
     found = {name: [] for name in READS}
     for equation in ops(program):

@@ -17,7 +17,7 @@ from tvmfun.ops.attention import WORD, Settings, attention, attention_gradients,
 
 
 class _Draws(NamedTuple):
-    """What the bits of dropout depend on: the keys, the shape of the scores, the rate and causality."""
+    """The keys, the shape of the scores, the rate and causality, on which the bits of dropout depend."""
 
     keys: Atom
     shape: tuple[int, ...]
@@ -52,7 +52,7 @@ def draw_once(program: Program) -> Program:
 
 
 def _draws(equation: Equation) -> _Draws | None:
-    """What the bits of an attention depend on if it should read them; None otherwise."""
+    """The arguments of the bits that an attention should read; None if it should read none."""
     if equation.op not in (attention, attention_gradients):
         return None
     settings = Settings(equation.op is attention_gradients, **equation.params)

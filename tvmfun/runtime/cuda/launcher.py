@@ -84,7 +84,7 @@ class Launcher:
         return arena, self._constants.address
 
     def nodes(self, stream: Stream) -> list[Node]:
-        """What a call runs, one after the other, where no number in the GPU's memory decides that."""
+        """The nodes that a call runs one after the other, where no number in the GPU's memory decides that."""
         return [node for part in self._instance(stream).parts for node in part.nodes]
 
     def run(self, stream: Stream, table: list[int]) -> None:

@@ -63,8 +63,8 @@ _LAUNCH = 2e-6
 # The most shared memory of a block, by architecture, in bytes.
 _BLOCK_SHARED = {80: 163 << 10, 87: 163 << 10, 90: 227 << 10, 100: 227 << 10, 103: 227 << 10}
 _LEAST_SHARED = 99 << 10
-# What a multiprocessor of sm_90 has, what it keeps of shared memory for each block, and the registers of a thread
-# besides its sums.
+# Registers, threads and shared memory of a multiprocessor of sm_90, the shared memory that it reserves per block, and
+# the registers of a thread besides its sums.
 _REGISTERS, _THREADS, _SHARED, _RESERVED, _OTHER_REGISTERS = 65536, 2048, 227 << 10, 1 << 10, 40
 
 
