@@ -25,16 +25,15 @@ from tvm import ir, tirx
 from tvm.target import Target
 
 import tvmfun
-from gpu.predict import SM_90A
+from gpu.predict import SM_90A, function_of
 from gpu.steps import TIMED
 from tvmfun.core.inline import inlined
 from tvmfun.execute import input_positions
-from tvmfun.lower import pipeline
+from tvmfun.lower import kernel_cache, pipeline
 from tvmfun.lower.codegen.cuda import compilers, cubins, launches, lowering
 from tvmfun.lower.codegen.cuda.host_functions import CONSTANTS, Constants, HostFunction, workspace_bytes
 from tvmfun.lower.fusion.in_place import InPlace
 from tvmfun.lower.fusion.kernel import Kernel
-from tvmfun.lower.schedule import schedule, schedule_in_place
 from tvmfun.lower.schedule.gpu import tiles
 from tvmfun.lower.schedule.gpu.measured_tiles import MEASURED
 from tvmfun.runtime.cuda_module import ArrayType, CudaModule
@@ -91,10 +90,9 @@ _CHOOSE = tiles.choose
 
 
 def _scheduled(kernel: Kernel, in_place: InPlace) -> tirx.PrimFunc:
-    function, first = kernel.prim_func(), len(kernel.inputs) + len(kernel.sizes)
-    pairs = [(pair.input, first + pair.output) for pair in in_place]
-    scheduled = schedule_in_place(function, SM_90A, pairs) if in_place else None
-    return scheduled or schedule(function, SM_90A)
+    """The kernel with the tile that is chosen now, which the cache does not know."""
+    kernel_cache.clear_cache()
+    return function_of(kernel, in_place)
 
 
 def options(format: str, sizes: tuple[int, int, int, int]) -> list[tuple[tiles.Tile, int]]:

@@ -137,7 +137,7 @@ def predict(name: str, gpu: Gpu) -> Prediction:
     result = Prediction(name, launches=len(list(module.launches())), ideal=ideal)
     for kernel, in_place in pipeline.fused_kernels(program, SM_90A, donated):
         if not kernel.is_view:
-            function = _function(kernel, in_place)
+            function = function_of(kernel, in_place)
             row = result.rows[str(function.attrs["tvmfun.rule"]), kernel.name]
             row.calls += 1
             row.bytes += _moved(kernel, in_place)
@@ -148,7 +148,7 @@ def predict(name: str, gpu: Gpu) -> Prediction:
     return result
 
 
-def _function(kernel: Kernel, in_place: InPlace) -> tirx.PrimFunc:
+def function_of(kernel: Kernel, in_place: InPlace) -> tirx.PrimFunc:
     """The scheduled kernel."""
     function = kernel_cache.scheduled(kernel, SM_90A, in_place) if in_place else None
     function = function or kernel_cache.scheduled(kernel, SM_90A)
@@ -164,7 +164,7 @@ def _moved(kernel: Kernel, in_place: InPlace) -> float:
     first = kernel.equations[0]
     if first.op.runs is not None:
         return running(first, lambda program: sum(_moved(*one) for one in _kernels_of_step(program)))
-    function = _function(kernel, in_place)
+    function = function_of(kernel, in_place)
     own = [node.buffer for node in find(function.body, tirx.AllocBuffer)]
     own += function.body.block.alloc_buffers
     parts = sum(2 * nbytes(buffer) for buffer in own if buffer.scope() == "global")
@@ -185,7 +185,7 @@ def _times(kernel: Kernel, in_place: InPlace, gpu: Gpu) -> list[tuple[float, flo
             for programs in first.op.runs(**first.params)
         )
         return max(alternatives, key=lambda times: sum(map(max, times)))
-    units = _function(kernel, in_place).attrs.get(tiles.UNITS, _FMA)
+    units = function_of(kernel, in_place).attrs.get(tiles.UNITS, _FMA)
     return [gpu.times(_moved(kernel, in_place), sum(map(flops, kernel.equations)), str(units))]
 
 

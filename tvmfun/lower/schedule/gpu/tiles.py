@@ -194,11 +194,10 @@ def shared_bytes(tile: Tile, dtype: str) -> int:
 @cache
 def shapes(dtype: str, arch: str) -> list[Tile]:
     """The tile shapes for a dtype that fit the shared memory of a block. Only sm_90a has wgmma."""
-    size = 2 if dtype in ("float16", "bfloat16") else 4
     tables = [(Simt, _SIMT)] if dtype == "float32" else [(TensorCores, _TENSOR_CORES)]
     if arch == "sm_90a" and dtype != "float32":
         tables.insert(0, (Warpgroups, _WARPGROUPS))
-    tiles = [Tile(kind, m, n, depth // size, *rest) for kind, table in tables for m, n, depth, *rest in table]
+    tiles = [Tile(kind, m, n, depth // _size(dtype), *rest) for kind, table in tables for m, n, depth, *rest in table]
     return [tile for tile in tiles if shared_bytes(tile, dtype) <= most_shared(arch)]
 
 
