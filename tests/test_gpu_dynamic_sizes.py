@@ -9,6 +9,7 @@ from itertools import product
 import numpy as np
 import pytest
 import tvm
+from gpu.programs import without_signs
 from op_cases import CASES
 from op_cases.dynamic import can_be_dynamic, grown, traced, variants
 from support.cuda_emulator import GXX
@@ -322,11 +323,6 @@ def test_what_tvm_cannot_lower(monkeypatch):
         module_of(lambda x: x + 1, ShapeDtype(("b",), "float32"))
     with pytest.raises(tvm.error.InternalError):
         module_of(lambda x: x + 1, ShapeDtype((3,), "float32"))
-
-
-def without_signs(name, results):
-    """The results of an op; eigenvectors without their signs, which rounding decides."""
-    return (results[0], np.abs(np.asarray(results[1]))) if name == "eigh" else results
 
 
 @pytest.mark.slow

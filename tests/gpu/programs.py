@@ -45,7 +45,7 @@ def _narrow(value: np.ndarray) -> np.ndarray:
     return value.astype(np.float32) if value.dtype == np.float64 else value
 
 
-def _without_signs(name: str, results: Any) -> Any:
+def without_signs(name: str, results: Any) -> Any:
     """The results of an op; eigenvectors without their signs, which rounding decides."""
     return (results[0], tnp.abs(results[1])) if name == "eigh" else results
 
@@ -54,7 +54,7 @@ def _ops() -> Iterator[Comparison]:
     for name, cases in CASES.items():
 
         def call(*arguments: Any, name: str, params: dict[str, Any]) -> Any:
-            return _without_signs(name, REGISTRY[name](*arguments, **params))
+            return without_signs(name, REGISTRY[name](*arguments, **params))
 
         for i, case in enumerate(cases):
             one = partial(call, name=name, params=case.params)
@@ -82,7 +82,7 @@ def _derivatives() -> Iterator[Comparison]:
             full: list[Any] = list(map(tnp.asarray, case.arguments))
             for i, value in zip(floats, values, strict=True):
                 full[i] = value
-            results = _without_signs(op.name, op(*full, **case.params))
+            results = without_signs(op.name, op(*full, **case.params))
             results = results if isinstance(results, tuple) else (results,)
             return [result for result in results if dtypes.is_float(result.dtype)]
 
