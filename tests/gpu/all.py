@@ -27,7 +27,7 @@ import numpy as np
 from tvmfun.runtime.cuda.devices import Block, device_at
 from tvmfun.runtime.cuda_module import ArrayType, CudaModule
 
-from . import runtime, timing, workers
+from . import peers, runtime, timing, workers
 from .runtime import LoadedModule
 from .workers import Worker, WorkerError
 
@@ -186,11 +186,16 @@ def time_kernel(bundle: Bundle, name: str, about: dict[str, Any]) -> float:
         return timing.microseconds(module, inputs)
 
 
-def time_peers(bundle: Bundle, name: str, about: dict[str, Any]) -> dict[str, Any]:
-    """The milliseconds of the same step in PyTorch and JAX."""
-    from .peers import peers
+def time_peer(bundle: Bundle, name: str, about: dict[str, Any]) -> dict[str, Any]:
+    """The milliseconds and the bytes of the same step in PyTorch or JAX."""
+    return peers.peer(about["name"], about["framework"])
 
-    return peers(name)
+
+def _of_frameworks(bundle: Bundle) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The timed steps in each framework."""
+    for name, _ in bundle.entries("timed"):
+        for framework in peers.frameworks(name):
+            yield f"{name}: {framework}", {"name": name, "framework": framework}
 
 
 class Stage(NamedTuple):
@@ -198,26 +203,30 @@ class Stage(NamedTuple):
 
     Args:
         call: what is done with each entry.
-        kind: the kind of the entries.
+        entries: their names, and what the index says about each.
         share: the share of the time that is left which it may take.
         limit: the seconds for an entry.
         processes: how many entries run at the same time.
     """
 
     call: Callable[[Bundle, str, dict[str, Any]], Any]
-    kind: str
+    entries: Callable[[Bundle], Iterator[tuple[str, dict[str, Any]]]]
     share: float
     limit: float
     processes: int
 
 
+def _of_kind(kind: str) -> Callable[[Bundle], Iterator[tuple[str, dict[str, Any]]]]:
+    return lambda bundle: bundle.entries(kind)
+
+
 #: The stages, in order; besides them there is ``sanitizer``.
 STAGES = {
-    "comparison": Stage(compare, "comparison", 0.4, 20, 6),
-    "trained": Stage(train, "trained", 0.4, 60, 4),
-    "timed": Stage(time_step, "timed", 0.7, 90, 6),
-    "tiles": Stage(time_kernel, "kernel", 0.8, 20, 8),
-    "peers": Stage(time_peers, "timed", 0.8, 200, 7),
+    "comparison": Stage(compare, _of_kind("comparison"), 0.4, 20, 6),
+    "trained": Stage(train, _of_kind("trained"), 0.4, 60, 4),
+    "timed": Stage(time_step, _of_kind("timed"), 0.7, 90, 6),
+    "tiles": Stage(time_kernel, _of_kind("kernel"), 0.8, 20, 8),
+    "peers": Stage(time_peer, _of_frameworks, 0.8, 200, 6),
 }
 
 
@@ -242,12 +251,14 @@ class Run:
         bundle: what to run.
         path: its file.
         seconds: the time for it.
+        only: an expression that is found in the names of the entries that run.
         is_isolated: whether entries run in processes of their own, some at the same time.
     """
 
-    def __init__(self, bundle: Bundle, path: Path, seconds: float, is_isolated: bool) -> None:
+    def __init__(self, bundle: Bundle, path: Path, seconds: float, only: str, is_isolated: bool) -> None:
         self.bundle = bundle
         self._path = path
+        self._only = re.compile(only)
         self._end = time.monotonic() + seconds
         self._is_isolated = is_isolated
         self.left_out: list[str] = []
@@ -262,7 +273,7 @@ class Run:
         """The results of a stage by entry, as far as the time allows."""
         about = STAGES[stage]
         end = time.monotonic() + about.share * self.seconds_left
-        entries = deque(self.bundle.entries(about.kind))
+        entries = deque(entry for entry in about.entries(self.bundle) if self._only.search(entry[0]))
         results: dict[str, Any] = {}
 
         def work() -> None:
@@ -345,9 +356,8 @@ def main(*arguments: str) -> int:
     options = parser.parse_args(arguments)
     bundle = Bundle(options.bundle)
     skipped = {name for i, (name, _) in enumerate(bundle.entries("comparison")) if i % options.every}
-    chosen = lambda name: name not in skipped and re.search(options.only, name)
-    bundle.index["entries"] = [about for about in bundle.index["entries"] if chosen(about["name"])]
-    run = Run(bundle, options.bundle, options.seconds, not options.in_process)
+    bundle.index["entries"] = [about for about in bundle.index["entries"] if about["name"] not in skipped]
+    run = Run(bundle, options.bundle, options.seconds, options.only, not options.in_process)
     device = device_at(0)
     report: dict[str, Any] = {"gpu": device.name, "arch": bundle.index["arch"], "not compiled": bundle.index["failed"]}
     for stage in options.stages:

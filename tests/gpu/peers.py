@@ -1,4 +1,4 @@
-"""Times a training step in PyTorch, eager and compiled, and in JAX: ``python -m tests.gpu.peers NAME``."""
+"""Times a training step in PyTorch or in JAX: ``python -m tests.gpu.peers STEP FRAMEWORK``."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import gc
 import json
 import os
 import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from . import timing, workers
+
+TORCH, COMPILED, GRAPHS, JAX = FRAMEWORKS = ("PyTorch", "PyTorch, compiled", "PyTorch, compiled, graphs", "JAX")
 
 
 def _in_torch(kind: type, case: Any) -> dict[str, Any]:
@@ -52,39 +53,50 @@ def _in_jax(kind: type, case: Any) -> dict[str, Any]:
     return {"ms": milliseconds, "bytes": planned}
 
 
-def peers(name: str) -> dict[str, Any]:
-    """The milliseconds and bytes of a step by framework, or the error."""
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+def _torch_graphs() -> type:
     import torch
-    from bench.frameworks import Jax, Torch, TorchCompiled
-
-    from gpu import steps
+    from bench.frameworks import TorchCompiled
 
     class TorchGraphs(TorchCompiled):
         """PyTorch, compiled, its launches in CUDA graphs."""
 
-        name = "PyTorch, compiled, graphs"
+        name = GRAPHS
         mark = staticmethod(torch.compiler.cudagraph_mark_step_begin)
 
         def wrapped(self, loss: Callable) -> Callable:
             torch._dynamo.reset()
             return torch.compile(loss, mode="reduce-overhead")
 
+    return TorchGraphs
+
+
+def frameworks(name: str) -> list[str]:
+    """The frameworks that a step is timed in, those that take longest to compile first."""
+    from gpu import steps
+
+    return [GRAPHS, COMPILED, JAX, TORCH] if steps.TIMED[name].torch_compiles else [JAX, TORCH]
+
+
+def peer(name: str, framework: str) -> dict[str, Any]:
+    """The milliseconds and bytes of a step in a framework."""
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    import torch
+    from bench.frameworks import Jax, Torch, TorchCompiled
+
+    from gpu import steps
+
     case = steps.TIMED[name]
-    kinds: list[tuple[Callable, type]] = [(_in_jax, Jax), (_in_torch, Torch)]
-    if case.torch_compiles:
-        kinds += [(_in_torch, TorchCompiled), (_in_torch, TorchGraphs)]
-    found: dict[str, Any] = {}
-    for time_it, kind in kinds:
-        try:
-            found[kind.name] = time_it(kind, case)
-        except Exception as error:
-            found[kind.name] = {"error": "".join(traceback.format_exception(error, limit=-3))[-800:]}
-        gc.collect()
-        torch.cuda.empty_cache()
+    if framework == JAX:
+        found = _in_jax(Jax, case)
+    else:
+        found = _in_torch(
+            {TORCH: lambda: Torch, COMPILED: lambda: TorchCompiled, GRAPHS: _torch_graphs}[framework](), case
+        )
+    gc.collect()
+    torch.cuda.empty_cache()
     return found
 
 
 if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).parents[1])]
-    print(json.dumps(peers(sys.argv[1])))
+    print(json.dumps(peer(*sys.argv[1:])))

@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from .peers import FRAMEWORKS
+
 #: The kernels that are listed of each step.
 _KERNELS = 12
-_FRAMEWORKS = ("PyTorch", "PyTorch, compiled", "PyTorch, compiled, graphs", "JAX")
 
 
 def _row(*cells: object) -> str:
@@ -22,10 +23,10 @@ def _table(*head: str) -> list[str]:
 
 def _steps(found: dict[str, Any]) -> list[str]:
     """Steps beside those of the other frameworks."""
-    lines = _table("step", "tvmfun ms", *(f"{name} ms" for name in _FRAMEWORKS), "ratio to the best", "Tflop/s", "MB")
+    lines = _table("step", "tvmfun ms", *(f"{name} ms" for name in FRAMEWORKS), "ratio to the best", "Tflop/s", "MB")
     for name, step in found.get("timed", {}).items():
-        peers = found.get("peers", {}).get(name, {})
-        times = [peers.get(framework, {}).get("ms") for framework in _FRAMEWORKS]
+        peers = found.get("peers", {})
+        times = [peers.get(f"{name}: {framework}", {}).get("ms") for framework in FRAMEWORKS]
         known = [time for time in times if time]
         ratio = f"{min(known) / step['ms']:.2f}" if known else "-"
         cells = [f"{time:.2f}" if time else "-" for time in times]

@@ -19,7 +19,7 @@ from bench.models import lstm
 from support.cuda_emulator.gpu import emulated_gpus
 
 from gpu import all as everything
-from gpu import bundle, candidates, report, steps, tiles, timing
+from gpu import bundle, candidates, peers, report, steps, tiles, timing
 from tvmfun.lower.schedule.gpu import tiles as chosen_tiles
 from tvmfun.lower.schedule.gpu.measured_tiles import MEASURED
 
@@ -85,6 +85,15 @@ def test_what_there_is_no_time_for_is_said(path):
     code, found = run(path, "--stages", "comparison", "trained", "--seconds", "0")
     assert (code, found["comparison"], found["trained"]) == (0, {}, {})
     assert len(found["left out"]) == len(NAMES) + 1
+
+
+def test_each_framework_is_an_entry(path, monkeypatch):
+    monkeypatch.setattr(peers, "peer", lambda name, framework: {"ms": 12.5 if framework == "JAX" else 25.0})
+    code, found = run(path, "--stages", "timed", "peers", "--only", "^small")
+    assert (code, set(found["peers"])) == (0, {"small: JAX", "small: PyTorch"})
+    assert "| 25.00 | - | - | 12.50 |" in report.tables(found)
+    code, found = run(path, "--stages", "peers", "--only", "JAX$")
+    assert (code, found["peers"]) == (0, {"small: JAX": {"ms": 12.5}})
 
 
 def test_the_launcher_needs_no_tvm():
