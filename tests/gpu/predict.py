@@ -65,6 +65,8 @@ GPUS = {gpu.name: gpu for gpu in (Gpu("H100", 3.35e12), Gpu("H200", 4.8e12))}
 _OF_MEMORY = 0.85
 #: The time from one launch of a graph to the next one that waits for it.
 _LAUNCH = 1.5e-6
+#: The most bytes that the next launch finds in the L2 cache: half of what an H100 has.
+_IN_CACHE = 25e6
 #: The units of whatever is not a product.
 _FMA = "fma float32"
 
@@ -157,9 +159,9 @@ def function_of(kernel: Kernel, in_place: InPlace) -> tirx.PrimFunc:
 
 
 def _moved(kernel: Kernel, in_place: InPlace) -> float:
-    """The bytes that a kernel moves, with those that it stores for its own later launches and reads again.
+    """The bytes that a kernel moves, with those that it stores for its own next launch, and maybe reads again.
 
-    Such are the partial sums of a split product.
+    Such are the partial sums of a split product: the next launch finds few of them in the L2 cache.
     """
     first = kernel.equations[0]
     if first.op.runs is not None:
@@ -167,8 +169,8 @@ def _moved(kernel: Kernel, in_place: InPlace) -> float:
     function = function_of(kernel, in_place)
     own = [node.buffer for node in find(function.body, tirx.AllocBuffer)]
     own += function.body.block.alloc_buffers
-    parts = sum(2 * nbytes(buffer) for buffer in own if buffer.scope() == "global")
-    return moved_by(kernel, in_place, SM_90A) + parts
+    parts = sum(nbytes(buffer) for buffer in own if buffer.scope() == "global")
+    return moved_by(kernel, in_place, SM_90A) + parts * (1 if parts <= _IN_CACHE else 2)
 
 
 def _times(kernel: Kernel, in_place: InPlace, gpu: Gpu) -> list[tuple[float, float]]:

@@ -76,8 +76,9 @@ Kind = Literal["pointwise", "injective", "reduction", "contraction", "opaque", "
 #: - low: faster in float16 and bfloat16 and nearly as accurate, since it sums in float32 and rounds once: convolutions;
 #: - summing: like low, but can return the float32 sum, since converting its arguments first costs nothing: products;
 #: - high: needs float32: sums, and functions that are steep or exceed the range of float16;
-#: - either: computes in the dtype of the arguments.
-Precision = Literal["low", "summing", "high", "either"]
+#: - either: computes in the dtype of the arguments;
+#: - kept: moves elements, and so does its derivative, so that both are exact in any dtype: reshapes and slices.
+Precision = Literal["low", "summing", "high", "either", "kept"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +108,7 @@ class Op:
             reductions, opaque ops and expensive functions, and either for the others.
         factors: for an op that sums products, the number of leading arguments that are multiplied, which mixed
             precision rounds; None for all.
+        sums: for such an op, the number of leading results that mixed precision rounds; None for all.
         flops: the operations it takes. By default one per element of the result for pointwise ops, one per element of
             the argument for reductions, and none for other kinds.
         runs: for control ops and calls, the Programs that they run.
@@ -130,6 +132,7 @@ class Op:
     over_axis: AxisRule | None = None
     precision: Precision = None  # type: ignore[assignment]  # filled in below
     factors: int | None = None
+    sums: int | None = None
     flops: FlopsRule = None  # type: ignore[assignment]  # filled in below
     runs: RunsRule | None = None
     prune: PruneRule | None = None

@@ -31,6 +31,7 @@ from tvmfun.lower.rewrite.dilated_convolutions import split_dilated_convolutions
 from tvmfun.lower.rewrite.dropout_bits import draw_once
 from tvmfun.lower.rewrite.early_conversions import convert_early
 from tvmfun.lower.rewrite.half_attention import narrow_attention
+from tvmfun.lower.rewrite.late_conversions import convert_late
 from tvmfun.lower.rewrite.loop_conversions import convert_outside_loops
 from tvmfun.lower.rewrite.loop_panels import with_panels
 from tvmfun.lower.rewrite.scatter_updates import sparse_updates
@@ -56,6 +57,7 @@ def rewritten(program: Program, target: Target) -> Program:
     else:
         program = narrow_attention(program)
         program = draw_once(program)
+        program = convert_late(program)
         program = convert_early(program)
         program = convert_outside_loops(program)
         program = align_columns(program)

@@ -10,7 +10,7 @@ dropout. With the cotangent :math:`G` of :math:`O` and the dot products :math:`d
 .. math::
 
     dS = P \circ (D \circ G V^\top - d), \qquad dV = (D \circ P)^\top G, \qquad
-    dK = s\, dS^\top Q, \qquad d(s Q) = dS\, K
+    dQ = s\, dS\, K, \qquad dK = s\, dS^\top Q
 
 The loop programs here say what the ops mean; GPUs have tiled ones (``lower/schedule/gpu/attention.py``).
 
@@ -63,6 +63,7 @@ class Settings:
         rate: the probability with which a weight is dropped: by draws from ``dropout_key``, or as ``kept`` says.
         scale: the factor of the products of queries and keys.
         precision: ``"tensorfloat32"`` if factors may be rounded to 11 bits.
+        narrow: whether results, apart from log-sums, are rounded to the dtype of the factors.
     """
 
     gradients: bool
@@ -72,6 +73,7 @@ class Settings:
     rate: float = 0.0
     scale: float = 1.0
     precision: str | None = None
+    narrow: bool = False
 
     @property
     def text(self) -> str:
@@ -187,10 +189,12 @@ def _attention_shape(
     rate: float = 0.0,
     scale: float = 1.0,
     precision: Literal["tensorfloat32"] | None = None,
+    narrow: bool = False,
 ) -> tuple[ShapeDtype, ShapeDtype]:
-    _check("attention", Settings(False, optional, causal, window, rate, scale, precision), avals)
+    _check("attention", Settings(False, optional, causal, window, rate, scale, precision, narrow), avals)
     batch, length, heads, _ = avals[0].shape
-    return ShapeDtype(avals[0].shape, _wide(avals[0])), ShapeDtype((batch, heads, length), _wide(avals[0]))
+    dtype = avals[0].dtype if narrow else _wide(avals[0])
+    return ShapeDtype(avals[0].shape, dtype), ShapeDtype((batch, heads, length), _wide(avals[0]))
 
 
 def _gradients_shape(
@@ -201,9 +205,10 @@ def _gradients_shape(
     rate: float = 0.0,
     scale: float = 1.0,
     precision: Literal["tensorfloat32"] | None = None,
+    narrow: bool = False,
 ) -> tuple[ShapeDtype, ShapeDtype, ShapeDtype]:
-    _check("attention_gradients", Settings(True, optional, causal, window, rate, scale, precision), avals)
-    return tuple(ShapeDtype(aval.shape, _wide(aval)) for aval in avals[:3])  # type: ignore[return-value]
+    _check("attention_gradients", Settings(True, optional, causal, window, rate, scale, precision, narrow), avals)
+    return tuple(ShapeDtype(aval.shape, aval.dtype if narrow else _wide(aval)) for aval in avals[:3])  # type: ignore[return-value]
 
 
 # -- loop programs -----------------------------------------------------------------------------------------------------
@@ -222,6 +227,10 @@ class _Loops:
 
     def number(self, value: float) -> Any:
         return tirx.const(value, self.dtype)
+
+    def put(self, result: tirx.Buffer, value: Any, index: Sequence[Any]) -> None:
+        """Stores an element of a result, maybe rounded."""
+        T.buffer_store(result, tirx.Cast(str(result.dtype), value), index)
 
     def local(self, size: int = 1) -> tirx.Buffer:
         return T.sblock_alloc_buffer((max(1, size),), self.dtype, scope="local")
@@ -314,7 +323,7 @@ def _attention(*avals: ShapeDtype, **params: Any) -> tirx.PrimFunc:
                         T.buffer_store(sums, sums[h] * shrunk[0] + exponential[0] * value, [h])
             with T.serial(0, loops.width) as h:
                 is_empty = weight[0] == loops.number(0)
-                T.buffer_store(result, tirx.Select(is_empty, loops.number(0), sums[h] / weight[0]), [b, t, n, h])
+                loops.put(result, tirx.Select(is_empty, loops.number(0), sums[h] / weight[0]), [b, t, n, h])
             none = loops.number(math.inf)
             T.buffer_store(log_sums, tirx.Select(weight[0] == 0, none, largest[0] + tirx.log(weight[0])), [b, n, t])
 
@@ -352,7 +361,7 @@ def _gradients(*avals: ShapeDtype, **params: Any) -> tirx.PrimFunc:
                     key = tirx.Cast(loops.dtype, loops.key[b, s, tirx.indexdiv(n, per_group), h])
                     T.buffer_store(sums, sums[h] + total[0] * key, [h])
             with T.serial(0, loops.width) as h:
-                T.buffer_store(d_query, sums[h], [b, t, n, h])
+                loops.put(d_query, sums[h] * loops.number(settings.scale), [b, t, n, h])
 
         def key(point):
             b, group, s = point
@@ -370,8 +379,8 @@ def _gradients(*avals: ShapeDtype, **params: Any) -> tirx.PrimFunc:
                         T.buffer_store(of_value, of_value[h] + weight[0] * factor[0] * g, [h])
                         T.buffer_store(of_key, of_key[h] + total[0] * q, [h])
             with T.serial(0, loops.width) as h:
-                T.buffer_store(d_key, of_key[h] * loops.number(settings.scale), [b, s, group, h])
-                T.buffer_store(d_value, of_value[h], [b, s, group, h])
+                loops.put(d_key, of_key[h] * loops.number(settings.scale), [b, s, group, h])
+                loops.put(d_value, of_value[h], [b, s, group, h])
 
         block("queries", sources, d_query, (loops.batch, loops.heads, loops.length), query)
         block("keys", sources, [d_key, d_value], (loops.batch, loops.groups, loops.keys), key)
@@ -458,10 +467,10 @@ def _flops(products: int) -> Callable:
     return count
 
 
-#: ``attention(query, key, value, *optional, optional=, causal=, window=, rate=, scale=, precision=)``: the result, of
-#: the shape (B, T, N, H) of the queries, and the log-sums, of shape (B, N, T): infinity, with a result of 0, for a
-#: query that sees no key. Keys and values have the shape (B, S, K, H), bias and mask (B, N, T, S) or 1 instead of any
-#: of these, lengths (B,), and dropout keys (E, 2), one for every B / E examples; or, instead of keys, the result of
+#: ``attention(query, key, value, *optional, optional=, causal=, window=, rate=, scale=, precision=, narrow=)``: the
+#: result, of the shape (B, T, N, H) of the queries, and the log-sums, of shape (B, N, T): infinity, with a result of 0,
+#: for a query that sees no key. Keys and values have the shape (B, S, K, H), bias and mask (B, N, T, S) or 1 instead of
+#: any of these, lengths (B,), and dropout keys (E, 2), one for every B / E examples; or, instead of keys, the result of
 #: :data:`dropout_bits`. The derivative is that of ``nn.functional.dot_product_attention``.
 attention = register(
     Op(
@@ -472,11 +481,12 @@ attention = register(
         batch=_attention_batch,
         precision="summing",
         factors=3,
+        sums=1,
         flops=_flops(2),
     )
 )
 
-#: ``attention_gradients(query, key, value, cotangent, log_sums, dots, *optional, ...)``: the cotangents of the scaled
+#: ``attention_gradients(query, key, value, cotangent, log_sums, dots, *optional, ...)``: the cotangents of the
 #: queries, the keys and the values; ``dots``, of shape (B, T, N), are the products of result and cotangent.
 attention_gradients = register(
     Op(

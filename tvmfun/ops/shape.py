@@ -145,6 +145,7 @@ reshape = register(
         batch=lambda batched, x, *, shape: reshape(x, shape=(x.shape[0], *shape)),
         simplify=_reshape_simplify,
         view=True,
+        precision="kept",
     )
 )
 
@@ -232,6 +233,7 @@ permute_dims = register(
         ),
         batch=lambda batched, x, *, axes: permute_dims(x, axes=(0, *(axis + 1 for axis in axes))),
         simplify=_permute_simplify,
+        precision="kept",
     )
 )
 
@@ -280,7 +282,16 @@ def _slice_simplify(x: Any, **params: Ints) -> Any:
 
 
 slice = register(
-    Op("slice", "injective", _slice_shape, _slice, (_slice_vjp,), batch=_slice_batch, simplify=_slice_simplify)
+    Op(
+        "slice",
+        "injective",
+        _slice_shape,
+        _slice,
+        (_slice_vjp,),
+        batch=_slice_batch,
+        simplify=_slice_simplify,
+        precision="kept",
+    )
 )
 
 
@@ -414,6 +425,7 @@ flip = register(
         (lambda g, o, x, *, axes: flip(g, axes=axes),),
         batch=lambda batched, x, *, axes: flip(x, axes=tuple(axis + 1 for axis in axes)),
         simplify=_flip_simplify,
+        precision="kept",
     )
 )
 
@@ -481,6 +493,7 @@ concat = register(
         ),
         batch=lambda batched, *xs, axis: concat(*repeat_unbatched(batched, xs), axis=axis + 1),
         simplify=_concat_simplify,
+        precision="kept",
     )
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, wraps
+from functools import cached_property, lru_cache, wraps
 from typing import Any
 
 import numpy as np
@@ -13,11 +13,12 @@ from tvmfun import dtypes, tree
 from tvmfun.core.derivative import trace_leaves
 from tvmfun.core.inline import subprograms
 from tvmfun.core.leaf import abstract
+from tvmfun.core.op import Op
 from tvmfun.core.program import Equation, Program
 from tvmfun.errors import ArgumentError
 from tvmfun.ops import calls
 from tvmfun.ops.dot import TENSORFLOAT32
-from tvmfun.ops.pointwise import astype
+from tvmfun.ops.pointwise import add, astype
 from tvmfun.transforms.custom import custom_vjp
 from tvmfun.transforms.staging import over_arrays, staged
 from tvmfun.typing import PyTree
@@ -35,9 +36,9 @@ class PrecisionPolicy:
             ``"tensorfloat32"``: arrays stay in float32, and the factors of products may be rounded to 11 bits, by
             tensor cores of GPUs and by CPUs with AMX (see :class:`tvmfun.lax.Precision`). On other CPUs, and in
             convolutions on any CPU, that changes nothing.
-        only_products: whether products alone read half precision, and return float32. Otherwise their results, and
-            values computed from them, stay in half precision up to the next op that needs float32: sums and
-            normalizations, exponentials, logarithms and the like.
+        only_products: whether only products and convolutions read and return half precision, and everything else
+            computes in float32. Otherwise values that are computed from their results stay in half precision up to the
+            next op that needs float32: sums and normalizations, exponentials, logarithms and the like.
 
     Raises:
         ArgumentError: if the dtype is another one.
@@ -63,14 +64,16 @@ def amp(fun: Callable | None = None, policy: PrecisionPolicy | str = "bfloat16")
     """Returns ``fun`` in mixed precision: products of float32 arrays are computed from half precision.
 
     Arguments and results keep their dtypes, so that parameters stay in float32 as the master weights that an optimizer
-    updates. Products read numbers rounded to half precision and sum in float32, and so do the products of their
-    derivatives, whether ``amp`` is inside of ``grad`` or around it; convolutions also round their sums. Arrays of other
-    dtypes than float32 are unchanged. The bodies of loops, branches, checkpoints and functions with custom derivatives
-    are transformed, too. Leaves that are not arrays are passed to ``fun`` unchanged.
+    updates. Products read numbers rounded to half precision, sum in float32 and round the sums, as in PyTorch's
+    autocast, and so do the products of their derivatives. With ``grad(amp(fun))`` the gradients of weights are not
+    rounded; with ``amp(grad(fun))`` they are products like others. Arrays of other dtypes than float32 are unchanged.
+    The bodies of loops, branches, checkpoints and functions with custom derivatives are transformed, too. Leaves that
+    are not arrays are passed to ``fun`` unchanged.
 
     Args:
         fun: a function of trees of arrays. Without it, ``amp`` returns a decorator.
-        policy: a :class:`PrecisionPolicy`, or a dtype for a policy in which only products are in half precision.
+        policy: a :class:`PrecisionPolicy`, or a dtype for a policy in which only products are in half precision. What
+            must not be rounded, such as the last product of a model, can be computed outside of ``fun``.
 
     Raises:
         ArgumentError: if the policy is unknown.
@@ -112,6 +115,11 @@ class _Value:
     array: Any
     is_free: bool = True
 
+    @cached_property
+    def wide(self) -> Any:
+        """The value in float32, one conversion for all users, so that their cotangents are added in float32."""
+        return _as(self.array, _WIDE)
+
 
 def _run(program: Program, values: Sequence[Any], policy: PrecisionPolicy) -> list:
     """The outputs of a Program, computed in mixed precision and converted to their original dtypes."""
@@ -123,7 +131,7 @@ def _run(program: Program, values: Sequence[Any], policy: PrecisionPolicy) -> li
 
     outputs = program.evaluate([_Value(x) for x in values], apply)
     return [
-        _as(out.array, atom.aval.dtype) if isinstance(out, _Value) else out
+        (out.wide if atom.aval.dtype == _WIDE else out.array) if isinstance(out, _Value) else out
         for out, atom in zip(outputs, program.outputs, strict=True)
     ]
 
@@ -141,36 +149,57 @@ def _literal(x: np.generic, policy: PrecisionPolicy) -> _Value:
 def _apply(equation: Equation, values: Sequence[_Value], policy: PrecisionPolicy) -> tuple[Any, bool]:
     """The results of an equation, and whether they are free to be rounded."""
     op, params = equation.op, equation.params
-    wide = [atom.aval.dtype == _WIDE for atom in equation.inputs]
-    factors = len(wide) if op.factors is None else op.factors
-    are_wide = all(wide[:factors])
+    is_wide = [atom.aval.dtype == _WIDE for atom in equation.inputs]
+    floats = [v for v, flag in zip(values, is_wide, strict=True) if flag]
 
-    def operands(change: Callable[[Any], Any]) -> list:
-        return [change(v.array) if flag else v.array for v, flag in zip(values, wide, strict=True)]
+    def operands(change: Callable[[_Value], Any]) -> list:
+        return [change(v) if flag else v.array for v, flag in zip(values, is_wide, strict=True)]
 
-    as_traced = lambda x: _as(x, _WIDE)
+    as_traced = lambda v: v.wide
+    as_half = lambda v: _as(v.array, policy.dtype)
     if any(True for _ in subprograms(tuple(params.values()))):
         inner = {key: _inside(value, policy) for key, value in params.items()}
         return op(*operands(as_traced), **inner), True
+    factors = len(values) if op.factors is None else op.factors
+    is_product = op.precision in ("low", "summing") and all(is_wide[:factors])
     if policy.dtype == TENSORFLOAT32:
-        is_product = op.precision in ("low", "summing")
-        reduced = {"precision": TENSORFLOAT32} if is_product and are_wide else {}
+        reduced = {"precision": TENSORFLOAT32} if is_product else {}
         return op(*operands(as_traced), **{**params, **reduced}), True
-    as_half = lambda x: _as(x, policy.dtype)
-    if op.precision == "summing" and are_wide and (policy.only_products or op.factors is not None):
-        rounded, rounding_cotangents = _roundings(policy.dtype)
-        arguments = operands(as_traced)
-        arguments[:factors] = [rounded(x) for x in arguments[:factors]]
-        results = op(*arguments, **params)
-        return (results if op.vjp is None else rounding_cotangents(results)), False
-    if op.precision in ("low", "summing") and are_wide:
-        product = op(*operands(as_half), **params)
-        return (as_traced(product), False) if policy.only_products else (product, True)
-    floats = [v for v, flag in zip(values, wide, strict=True) if flag]
+    if is_product and op.precision == "summing" and (policy.only_products or op.factors is not None):
+        return _summed(equation, operands, policy), False
+    if is_product:
+        return op(*operands(as_half), **params), True
+    are_half = [v.array.dtype == policy.dtype for v in floats]
+    if policy.only_products:
+        if op.precision == "kept" and any(are_half) and all(are_half):
+            return op(*operands(as_half), **params), True
+        result = op(*operands(as_traced), **params)
+        return (_rounding_cotangents(policy.dtype)(result) if _adds_bias(op, values, are_half) else result), True
     is_free = op.precision != "high" and all(v.is_free for v in floats)
-    if is_free and any(v.array.dtype == policy.dtype for v in floats):
+    if is_free and any(are_half):
         return op(*operands(as_half), **params), True
     return op(*operands(as_traced), **params), is_free
+
+
+def _adds_bias(op: Op, values: Sequence[_Value], are_half: Sequence[bool]) -> bool:
+    """Whether a product gets a bias, which is smaller: both have the rounded cotangent of the sum, as in one layer."""
+    if op is not add or sorted(are_half) != [False, True]:
+        return False
+    product, bias = values if are_half[0] else reversed(values)
+    return np.size(bias.array) < np.size(product.array)
+
+
+def _summed(equation: Equation, operands: Callable[[Callable[[_Value], Any]], list], policy: PrecisionPolicy) -> Any:
+    """The results of an op that sums products of rounded factors in float32, and its rounded sums."""
+    op, params = equation.op, equation.params
+    arguments = operands(lambda v: v.wide)
+    factors = operands(lambda v: v.wide if v.array.dtype == policy.dtype else _rounding(policy.dtype)(v.wide))
+    factors = factors[: op.factors]
+    results = op(*factors, *arguments[len(factors) :], **params)
+    if not isinstance(results, tuple):
+        return _as(results, policy.dtype)
+    sums = len(results) if op.sums is None else op.sums
+    return (*(_as(x, policy.dtype) for x in results[:sums]), *results[sums:])
 
 
 def _as(x: Any, dtype: np.dtype) -> Any:
@@ -194,11 +223,8 @@ def _inside(param: Any, policy: PrecisionPolicy) -> Any:
 
 
 @lru_cache(maxsize=2)
-def _roundings(dtype: np.dtype) -> tuple[Callable, Callable]:
-    """Two functions: one rounds values to half precision but not their cotangents, the other only the cotangents.
-
-    With both, all products in a derivative read half precision and return float32.
-    """
+def _rounding(dtype: np.dtype) -> Callable:
+    """A function that rounds values to half precision but not their cotangents: gradients of weights are float32."""
 
     def narrow(x: Any) -> Any:
         return _as(_as(x, dtype), _WIDE)
@@ -207,10 +233,17 @@ def _roundings(dtype: np.dtype) -> tuple[Callable, Callable]:
     def rounded(x: Any) -> Any:
         return narrow(x)
 
+    rounded.defvjp(lambda x: (narrow(x), None), lambda _, g: (g,))
+    return rounded
+
+
+@lru_cache(maxsize=2)
+def _rounding_cotangents(dtype: np.dtype) -> Callable:
+    """The identity, which rounds cotangents to half precision."""
+
     @custom_vjp
     def rounding_cotangents(x: Any) -> Any:
         return x
 
-    rounded.defvjp(lambda x: (narrow(x), None), lambda _, g: (g,))
-    rounding_cotangents.defvjp(lambda x: (x, None), lambda _, g: (narrow(g),))
-    return rounded, rounding_cotangents
+    rounding_cotangents.defvjp(lambda x: (x, None), lambda _, g: (_as(_as(g, dtype), _WIDE),))
+    return rounding_cotangents

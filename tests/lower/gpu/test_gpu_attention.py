@@ -25,7 +25,7 @@ from tvmfun.transforms.amp import PrecisionPolicy
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
-PLAIN = {"optional": (), "causal": False, "window": None, "rate": 0.0, "scale": 1.0, "precision": None}
+PLAIN = {"optional": (), "causal": False, "window": None, "rate": 0.0, "scale": 1.0, "precision": None, "narrow": False}
 #: Relative to the largest element: factors are rounded to 8, 11, 11 and 24 bits, and scores are as large as 30.
 TOLERANCE = {"bfloat16": 1.2e-2, "float16": 1.5e-3, "tf32": 6e-3, "float32": 1e-5}
 
@@ -49,7 +49,7 @@ def options_of(names, length, keys, heads, batch=2):
     return [every[name] for name in names]
 
 
-def formula(query, key, value, options, *, optional, causal, window, rate, scale, precision):
+def formula(query, key, value, options, *, optional, causal, window, rate, scale, precision, narrow):
     """The result and the log-sums in JAX; infinite log-sums and zeros for queries that see no key."""
     given = dict(zip(optional, options, strict=True))
     shared = query.shape[2] // key.shape[2]
@@ -83,6 +83,8 @@ EVERYTHING = ("bias", "mask", "query_lengths", "key_lengths", "dropout_key")
 CASES = {
     "bfloat16-everything": ("bfloat16", EVERYTHING, {"causal": True, "window": (20, 3), "rate": 0.3, "scale": 0.7}),
     "bfloat16-causal": ("bfloat16", (), {"causal": True}, (70, 70, 2, 1, 64)),
+    "bfloat16-rounded": ("bfloat16", ("dropout_key",), {"causal": True, "rate": 0.2, "scale": 0.4, "narrow": True}),
+    "float16-rounded-odd": ("float16", (), {"scale": 0.2, "narrow": True}, (21, 35, 2, 1, 35)),
     "float16-wide": ("float16", (), {"scale": 0.1}, (40, 33, 1, 1, 128)),
     "bfloat16-long": ("bfloat16", (), {"causal": True}, (150, 300, 1, 1, 64)),
     "bfloat16-odd": ("bfloat16", ("dropout_key",), {"rate": 0.5}, (3, 20, 2, 2, 5)),
@@ -114,22 +116,26 @@ def test_kernels_are_the_formula(name, arch, kernels_draw):
         (result, sums), pull = jax.vjp(lambda *x: formula(*x, options, **params), *wide)
         expected = [np.asarray(x) for x in pull((jnp.asarray(g, "float64"), jnp.zeros_like(sums)))]
         result, sums = np.asarray(result), np.asarray(sums)
-    expected[0] = expected[0] / params["scale"]  # of the scaled queries
     (ours, our_sums), rules = emulate(lambda *x: attention(*x, **params), query, key, value, *options, arch=arch)
     assert rules == ["attention"]
     np.testing.assert_array_equal(np.isinf(our_sums), np.isinf(sums))
     close(np.where(np.isinf(sums), 0, our_sums), np.where(np.isinf(sums), 0, sums), format)
+    assert ours.dtype == result_dtype(params, query)
     close(ours, result, format)
     dots = (result * g.astype("float64")).sum(-1)
     given = (query, key, value, g, sums.astype("float32"), dots.astype("float32"), *options)
     gradients, rules = emulate(lambda *x: attention_gradients(*x, **params), *given, arch=arch)
     assert rules == ["attention"]
     for ours, theirs in zip(gradients, expected, strict=True):
+        assert ours.dtype == result_dtype(params, query)
         close(ours, theirs, format)
 
 
+def result_dtype(params, query):
+    return query.dtype if params["narrow"] else np.float32
+
+
 def close(ours, theirs, format):
-    assert ours.dtype == np.float32
     bound = TOLERANCE[format] * max(1.0, np.abs(theirs).max())
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=bound)
 
@@ -239,7 +245,9 @@ def test_factors_in_half_precision(way, wrap):
     for equation in narrowed:
         factors = {str(atom.aval.dtype) for atom in equation.inputs[: equation.op.factors]}
         assert factors == {"float32" if way == "float32" else "bfloat16"}
-        assert {str(out.aval.dtype) for out in equation.outputs} == {"float32"}
+        results = {str(out.aval.dtype) for out in equation.outputs[: equation.op.sums]}
+        is_read_wide = way == "arrays" and equation.op is attention  # by the products with the cotangent
+        assert results == ({"float32"} if is_read_wide else factors)
         assert equation.params["scale"] == 0.125
 
 

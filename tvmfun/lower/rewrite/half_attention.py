@@ -2,13 +2,17 @@
 
 Queries, keys and values in float32 that are conversions of half precision arrays, or were rounded to half precision by
 ``amp``, are read as such, and tensor cores multiply them. Sums and exponentials stay in float32. Softmax weights and
-the cotangents of scores, which are factors, too, are rounded.
+the cotangents of scores, which are factors, too, are rounded, and so are results that ``amp`` rounds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TypeGuard
+
+import numpy as np
 
 from tvmfun import dtypes
 from tvmfun.core.program import Atom, Equation, Program, Variable
@@ -22,19 +26,63 @@ _HALF = (dtypes.float16, dtypes.bfloat16)
 def narrow_attention(program: Program) -> Program:
     """Returns the Program, and those in its loops and branches, with the factors of attention in half precision.
 
+    Results that are only converted to that dtype are stored so.
+
     Args:
         program: without calls.
     """
     producers = {out: equation for equation in program.equations for out in equation.outputs}
-    equations: list[Equation] = []
+    readers = defaultdict(list)
     for equation in program.equations:
+        for atom in equation.inputs:
+            readers[atom].append(equation)
+    for atom in program.outputs:
+        readers[atom].append(None)
+    rounded: dict[Atom, Atom] = {}  # results in half precision by further conversions of them
+    stored: set[Atom] = set()  # the results of attention
+    now = lambda atom: rounded.get(atom, atom)
+    equations: list[Equation] = []
+    for old in program.equations:
+        if old.op is pw.astype and old.outputs[0] in stored:
+            continue
+        equation = old._replace(inputs=tuple(map(now, old.inputs))) if rounded else old
         if equation.op in (attention, attention_gradients):
-            equations += _narrowed(equation, producers)
+            *before, narrowed = _narrowed(equation, producers)
+            narrowed, conversions = _with_rounded_results(narrowed, readers, program.outputs)
+            rounded |= conversions
+            stored.update(narrowed.outputs)
+            equations += [*before, narrowed]
         else:
             equations.append(with_inner(equation, narrow_attention))
     if all(new is old for new, old in zip(equations, program.equations, strict=False)):
         return program
     return replace(program, equations=tuple(equations)).without_dead_code()
+
+
+def _with_rounded_results(
+    equation: Equation, readers: Mapping[Atom, list[Equation | None]], returned: Sequence[Atom]
+) -> tuple[Equation, dict[Atom, Atom]]:
+    """The attention with results in the dtype of its factors, and these by further conversions that they replace.
+
+    Nothing changes if a result has another reader than such conversions.
+    """
+    dtype = equation.inputs[0].aval.dtype
+    sums = equation.outputs[: equation.op.sums]
+    conversions = [[each.outputs[0] for each in readers[out] if _narrows(each, dtype)] for out in sums]
+    is_read_wide = any(len(found) < len(readers[out]) for found, out in zip(conversions, sums, strict=True))
+    others = [atom for found in conversions for atom in found[1:]]
+    if dtype not in _HALF or is_read_wide or set(others) & set(returned):
+        return equation, {}
+    unread = (Variable(replace(out.aval, dtype=dtype)) for out in sums)
+    narrow = [found[0] if found else new for found, new in zip(conversions, unread, strict=True)]
+    replaced = {other: first for first, found in zip(narrow, conversions, strict=True) for other in found[1:]}
+    outputs = (*narrow, *equation.outputs[len(narrow) :])
+    return equation._replace(outputs=outputs, params={**equation.params, "narrow": True}), replaced
+
+
+def _narrows(equation: Equation | None, dtype: np.dtype) -> TypeGuard[Equation]:
+    """Whether a reader is a conversion to this dtype."""
+    return equation is not None and equation.op is pw.astype and equation.outputs[0].aval.dtype == dtype
 
 
 def _narrowed(equation: Equation, producers: Mapping[Atom, Equation]) -> list[Equation]:

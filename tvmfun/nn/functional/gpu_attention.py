@@ -51,7 +51,7 @@ def gpu_attention(settings: AttentionSettings, inputs: AttentionInputs, scale: A
         query, key, value, bias = inputs[:4]
         options, params = _parameters(settings, inputs, scale)
         dots = tnp.sum(result * g, axis=-1)
-        d_scaled, d_key, d_value = attention_gradients(query, key, value, g, log_sums, dots, *options, **params)
+        d_query, d_key, d_value = attention_gradients(query, key, value, g, log_sums, dots, *options, **params)
         if settings.has_empty_rows(inputs):
             # A query that sees no key has the mean of all values.
             of_empty = tnp.sum(tnp.where(_empty_rows(log_sums), g, tnp.zeros_like(g)), axis=1)
@@ -60,7 +60,7 @@ def gpu_attention(settings: AttentionSettings, inputs: AttentionInputs, scale: A
         d_bias = None
         if bias is not None:
             (d_bias,) = vjp(lambda bias: formula(inputs._replace(bias=bias)), bias)[1](g)
-        return d_scaled * query.dtype.type(scale), d_key, d_value, d_bias
+        return d_query, d_key, d_value, d_bias
 
     def formula(inputs: AttentionInputs) -> Array:
         return direct_attention(settings, inputs, inputs.query.dtype.type(scale))

@@ -13,7 +13,7 @@ from tvmfun.core.dims import may_be_long
 from tvmfun.core.expressions import dtype_name
 from tvmfun.core.op import REGISTRY, nothing
 from tvmfun.core.relax import Spelling
-from tvmfun.core.trace import producer
+from tvmfun.core.trace import argument, producer
 from tvmfun.errors import DtypeError
 from tvmfun.ops.formula import is_float, opaque, rounded_bits, zero
 from tvmfun.ops.parameters import Dtype
@@ -57,9 +57,21 @@ def _astype_exact(x: np.generic, *, dtype: str) -> np.generic | None:
     return None if x.dtype == dtype else cast(x, dtype=dtype)
 
 
+def _is_widened(x: Any, dtype: np.dtype) -> bool:
+    """Whether ``x`` has half precision, which a float of this dtype holds exactly."""
+    return (
+        isinstance(x, Array)
+        and x.dtype in (dtypes.float16, dtypes.bfloat16)
+        and dtypes.is_float(dtype)
+        and dtype.itemsize > 2
+    )
+
+
 def _astype_simplify(x: Any, *, dtype: str) -> Any:
     if isinstance(x, Array) and x.dtype == dtype:
         return x
+    if made_by(x, "astype") and _is_widened(inner := argument(x, 0), x.dtype) and inner.dtype == dtype:
+        return inner
     # A size is a Python integer of any length, for which int32 may be too small.
     if made_by(x, "dim_size") and x.dtype == dtypes.int32 and dtypes.is_float(dtypes.canonical(dtype)):
         equation = producer(x)

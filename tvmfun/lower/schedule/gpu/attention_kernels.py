@@ -140,10 +140,13 @@ def device_function(
     """
     names = (*ARGUMENTS[kind], *optional)
     element = "unsigned short" if tiling.element_bytes == 2 else "float"
-    members = [f"  typedef {element} Element;", *_constants(settings, sizes, tiling, optional)]
+    rounds = settings.narrow and tiling.element_bytes == 2
+    members = [f"  typedef {element} Element;", f"  typedef {element if rounds else 'float'} Result;"]
+    members += [*_constants(settings, sizes, tiling, optional)]
     members += [f"  const {of}* {name};" for name, of in _POINTERS.items()]
     dropout = READ if "kept" in optional else DRAWN
-    struct = "\n".join(members) + functions(*tiling.factors) + _COMMON + dropout + _KERNELS[kind]
+    struct = "\n".join(members) + functions(*tiling.factors) + _COMMON
+    struct += (_STORES_ROUNDED if rounds else _STORES_FLOATS) + dropout + _KERNELS[kind]
     name = f"tvmfun_attention_{kind}_{hashlib.sha256(struct.encode()).hexdigest()[:12]}"
     parameters = ", ".join(["int block", "void* shared", *(f"const void* {name}" for name in names)])
     given = "\n".join(f"  self.{name} = (const {_POINTERS[name]}*){name};" for name in optional)
@@ -157,6 +160,7 @@ struct {name}_struct {{
 {struct}}};
 __device__ __forceinline__ void {name}({parameters}) {{
   typedef {name}_struct::Element Element;
+  typedef {name}_struct::Result Result;
   {name}_struct self;
 {given}
   self.{kind}(block, (char*)shared, {pointers});
@@ -226,7 +230,7 @@ _POINTERS = {
 def _cast(kind: str, name: str) -> str:
     """An argument as a pointer to what it has."""
     is_result = name.startswith("d_") or (kind == "forward" and name in ("result", "log_sums"))
-    of = "float" if is_result or name in ("log_sums", "dots") else "Element"
+    of = "float" if name in ("log_sums", "dots") else "Result" if is_result else "Element"
     return f"({of}*){name}" if is_result else f"(const {of}*){name}"
 
 
@@ -326,21 +330,42 @@ _COMMON = """
 #pragma unroll
     for (int i = 0; i < SIZE; ++i) x[i] = 0.0f;
   }
+"""
+
+_STORES_FLOATS = """\
   // Stores a thread's part of a row, times a factor.
   template <int STRIDE>
-  static __device__ __forceinline__ void store(float* to, const float* sums, int r, int row, float factor) {
+  static __device__ __forceinline__ void store(Result* to, const float* sums, int r, int row, float factor) {
 #pragma unroll
     for (int d = 0; d < D; d += NEIGHBOURS) {
       alignas(16) float values[NEIGHBOURS];
 #pragma unroll
       for (int e = 0; e < NEIGHBOURS; ++e) values[e] = sums[sum(r, d + e)] * factor;
-      float* at = to + (long long)row * STRIDE + depth(d);
+      Result* at = to + (long long)row * STRIDE + depth(d);
       if constexpr (WIDTH % NEIGHBOURS == 0) {
         if (depth(d) < WIDTH) tvmfun_move<4 * NEIGHBOURS>(at, values);
       } else {
 #pragma unroll
         for (int e = 0; e < NEIGHBOURS; ++e)
           if (depth(d) + e < WIDTH) at[e] = values[e];
+      }
+    }
+  }
+"""
+
+_STORES_ROUNDED = """\
+  // Stores a thread's part of a row, times a factor, rounded.
+  template <int STRIDE>
+  static __device__ __forceinline__ void store(Result* to, const float* sums, int r, int row, float factor) {
+#pragma unroll
+    for (int d = 0; d < D; d += 2) {
+      const unsigned both = pair(sums[sum(r, d)] * factor, sums[sum(r, d + 1)] * factor);
+      Result* at = to + (long long)row * STRIDE + depth(d);
+      if constexpr (WIDTH % 2 == 0) {
+        if (depth(d) < WIDTH) tvmfun_move<4>(at, &both);
+      } else {
+        if (depth(d) < WIDTH) at[0] = both & 0xffff;
+        if (depth(d) + 1 < WIDTH) at[1] = both >> 16;
       }
     }
   }
@@ -372,7 +397,7 @@ _HOLDS_QUERIES = """\
 _FORWARD = (
     """
   __device__ __forceinline__ void forward(int block, char* shared, const Element* query, const Element* key,
-                                          const Element* value, float* result, float* log_sums) const {
+                                          const Element* value, Result* result, float* log_sums) const {
 """
     + _HOLDS_QUERIES
     + """\
@@ -440,7 +465,7 @@ _QUERIES = (
     """
   __device__ __forceinline__ void queries(int block, char* shared, const Element* query, const Element* key,
                                           const Element* value, const Element* cotangent, const float* log_sums,
-                                          const float* dots, float* d_query) const {
+                                          const float* dots, Result* d_query) const {
 """
     + _HOLDS_QUERIES
     + """\
@@ -483,7 +508,7 @@ _QUERIES = (
 #pragma unroll
     for (int r = 0; r < R; ++r)
       if (first + row(r) < QUERIES)
-        store<HEADS * WIDTH>(of_query(d_query, x.example, x.head), sums, r, first + row(r), 1.0f);
+        store<HEADS * WIDTH>(of_query(d_query, x.example, x.head), sums, r, first + row(r), SCALE);
   }
 """
 )
@@ -491,7 +516,7 @@ _QUERIES = (
 _KEYS = """
   __device__ __forceinline__ void keys(int block, char* shared, const Element* query, const Element* key,
                                        const Element* value, const Element* cotangent, const float* log_sums,
-                                       const float* dots, float* d_key, float* d_value) const {
+                                       const float* dots, Result* d_key, Result* d_value) const {
     constexpr int TILES = (KEYS + ROWS - 1) / ROWS, TILE = COLUMNS * LENGTH, MEMBERS = HEADS / GROUPS;
     const int first = block % TILES * ROWS, last = min(first + ROWS, KEYS) - 1;
     const int example = block / TILES / GROUPS, group = block / TILES % GROUPS;

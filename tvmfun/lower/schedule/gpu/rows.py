@@ -1,20 +1,23 @@
 """Rows: stages that reduce rows, or compute each row from reduced ones, in one launch with a team of threads per row.
 
 A team is a warp or a part of one, and several rows share a block; or it is a whole block, if rows are long. Thread
-``t`` of ``n`` has elements ``t, t + n, ...`` of a row. Results of reductions are in a register of every thread, and so
-are the elements of intermediates and of inputs that several stages read, unless rows are long.
+``t`` of ``n`` has vectors ``t, t + n, ...`` of a row, of up to 16 bytes. Results of reductions are in a register of
+every thread, and so are the elements of intermediates and of inputs that several stages read. Where rows are too long
+for that, a thread keeps its elements of such inputs in shared memory.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import tvm_ffi
 from tvm import ir, tirx
 from tvm.tirx import AllocBuffer, Buffer, BufferStore, ForKind, IfThenElse, Stmt
 
 from tvmfun.core import dims
+from tvmfun.lower.schedule.gpu import vectors
 from tvmfun.lower.schedule.gpu.launch import THREADS, WARP, block_count, launch, registers
 from tvmfun.lower.schedule.gpu.reducers import Reducer
 from tvmfun.lower.schedule.groups import Group
@@ -24,19 +27,28 @@ from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr, Size, volume
 from tvmfun.lower.tir.walk import called, find, rewrite
 
-#: The most elements of an array that a thread keeps in registers, and the most arrays of which it keeps some.
-_MOST_KEPT = 16
+#: The most elements of an array that a thread keeps in registers, and the most inputs of which it keeps some.
+_MOST_KEPT, _MOST_KEPT_IN_VECTORS = 16, 32
 _MOST_ARRAYS = 4
+#: What a block needs of shared memory besides rows.
+_OTHER_SHARED = 1 << 10
 #: The longest rows for a warp; longer ones get a block.
 _LONG = 1024
-# Elements of a long row that a thread reads before it waits for memory.
-_TOGETHER = 4
-_MOST_THREADS = 1024
+# Elements, or vectors of them, of a long row that a thread reads before it waits for memory.
+_TOGETHER, _VECTORS_TOGETHER = 4, 2
+# Vectors need registers, of which 1024 threads would have too few for a second block on a multiprocessor.
+_MOST_THREADS, _MOST_WITH_VECTORS = 1024, 512
 
 
-def emit_rows(group: Group, private: Sequence[Buffer]) -> Stmt | None:
-    """The launch of a group whose shared axes are the rows; None if a stage reads elements of other threads."""
-    rows = _Rows(group, private)
+def emit_rows(group: Group, private: Sequence[Buffer], most_shared: int) -> Stmt | None:
+    """The launch of a group whose shared axes are the rows; None if a stage reads elements of other threads.
+
+    Args:
+        group: the stages.
+        private: buffers that nothing else reads.
+        most_shared: the most shared memory of a block, in bytes.
+    """
+    rows = _Rows(group, private, most_shared)
     return rows.emit() if rows.is_possible() else None
 
 
@@ -63,10 +75,31 @@ def is_device_function(call: ir.Call) -> bool:
     return called(call) == "tirx.cuda.func_call"
 
 
+@dataclass(frozen=True, eq=False)
+class _Element:
+    """An element of a row, as one of a vector.
+
+    Args:
+        number: counts a thread's elements.
+        lane: its position in the vector.
+        loads: the registers of vectors, by what they were loaded from, with the axes of the first stage of a run.
+        stores: the registers of results that are stored as vectors.
+    """
+
+    number: Expr
+    lane: int
+    loads: Sequence[tuple[ir.TensorLoad, Buffer]] = ()
+    stores: Sequence[tuple[Buffer, Buffer]] = ()
+
+    def register_of(self, output: Buffer) -> Buffer | None:
+        """The register of a result that is stored as a vector."""
+        return next((register for buffer, register in self.stores if buffer.same_as(output)), None)
+
+
 class _Rows:
     """The launch of one group."""
 
-    def __init__(self, group: Group, private: Sequence[Buffer]) -> None:
+    def __init__(self, group: Group, private: Sequence[Buffer], most_shared: int) -> None:
         self.prefix = group.prefix
         self.private = private
         self.axes = group.stages[0].space[: self.prefix]
@@ -75,16 +108,49 @@ class _Rows:
         lengths = [volume(self.rest(stage)) for stage in self.stages]
         dynamic = [length for length in lengths if isinstance(length, dims.Dim)]
         self.team = team_size(self.rows, dynamic[0] if dynamic else max(lengths))
+        self.lanes = self._most_lanes()
+        if self.lanes > 1:
+            self.team = min(self.team, _MOST_WITH_VECTORS)
         self.per_block = max(1, THREADS // self.team) if self.team <= WARP else 1
         if isinstance(self.rows, int):
             while self.per_block > 1 and self.per_block * self.team > WARP and self.rows <= self.per_block // 2:
                 self.per_block //= 2
         self.stages = self._recomputed(self.stages)
+        self.in_shared = self._in_shared(most_shared)
         self.known: dict[Buffer, Buffer] = {}  # buffers whose elements the threads that need them have in registers
 
     def rest(self, stage: Stage) -> list[Axis]:
         """The axes of a stage within a row."""
         return [*stage.space[self.prefix :], *stage.reduce]
+
+    def _most_lanes(self) -> int:
+        """The elements of a vector: as many as 16 bytes of the narrowest array that is read, if each thread has one."""
+        parts = [stage for stage in self.stages if self.rest(stage)]
+        axes = [axis for stage in parts for axis in self.rest(stage)]
+        if not all(isinstance(axis.extent, int) and axis.limit is None for axis in axes):
+            return 1
+        read = [load.source for stage in parts for load in self._vector_loads(stage)]
+        accessed = read or [stage.output for stage in parts if self._stores_vectors(stage)]
+        sizes = [vectors.size_of(str(buffer.dtype)) for buffer in accessed]
+        extents = (self.rest(stage)[-1].extent for stage in parts)
+        lanes = math.gcd(vectors.VECTOR_BYTES // min(sizes, default=vectors.VECTOR_BYTES), *extents)
+        shortest = min((volume(self.rest(stage)) for stage in parts), default=1)
+        while lanes > 1 and lanes * min(self.team, _MOST_WITH_VECTORS) > shortest:
+            lanes //= 2
+        return lanes
+
+    def _vector_loads(self, stage: Stage) -> list[ir.TensorLoad]:
+        """The loads of which neighbours of a row read neighbours of an array, from an aligned element on."""
+        return vectors.row_loads(stage.value, self.rest(stage)[-1], stage.domain)
+
+    def _stores_vectors(self, stage: Stage) -> bool:
+        """Whether neighbours of a row are stored to neighbours of an array, from an aligned element on."""
+        if not is_map(stage) or stage.epilogues or str(stage.output.dtype) == "bool":
+            return False
+        *others, index = stage.index
+        last, size = self.rest(stage)[-1], stage.output.shape[-1]
+        is_along = last.var.same_as(index) and isinstance(size, tirx.IntImm) and int(size) == last.extent
+        return is_along and not any(build.uses(other, last.var) for other in others)
 
     def _recomputed(self, stages: Sequence[Stage]) -> list[Stage]:
         """The stages without private maps that registers cannot hold: their readers compute them again.
@@ -93,10 +159,15 @@ class _Rows:
         """
         result: list[Stage] = []
         stages = list(stages)
+        large = 0
         for i in range(len(stages)):
             stage = stages[i]
             is_private = contains(self.private, stage.output) and is_map(stage) and bool(self.rest(stage))
-            if is_private and not self.fits(stage) and not any(map(is_device_function, find(stage.value, ir.Call))):
+            fits = self.fits(stage)
+            if is_private and fits and self.steps(stage) > _MOST_KEPT:
+                large += 1
+                fits = large <= 1
+            if is_private and not fits and not any(map(is_device_function, find(stage.value, ir.Call))):
                 stages = [*stages[: i + 1], *(inline_into(other, stage) for other in stages[i + 1 :])]
             else:
                 result.append(stage)
@@ -127,21 +198,21 @@ class _Rows:
 
     def steps(self, stage: Stage) -> Size:
         """The elements of a row that a thread has."""
-        return build.ceil_div(volume(self.rest(stage)), self.team)
+        return build.ceil_div(volume(self.rest(stage)), self.team * self.lanes) * self.lanes
 
     def fits(self, stage: Stage) -> bool:
         """Whether registers can hold a thread's elements."""
         steps = self.steps(stage)
-        return isinstance(steps, int) and steps <= _MOST_KEPT
+        return isinstance(steps, int) and steps <= (_MOST_KEPT_IN_VECTORS if self.lanes >= 4 else _MOST_KEPT)
 
-    def with_kept_inputs(self) -> list[Stage]:
-        """The stages, preceded by copies to registers of inputs that several read at the same elements."""
+    def _shared_loads(self, loads_of: Callable[[Stage], Sequence[ir.TensorLoad]]) -> list[tuple[Stage, ir.TensorLoad]]:
+        """The loads of inputs that several stages do at the same elements, each with the first of these stages."""
         written = [buffer for stage in self.stages for buffer in stage.writes()]
         uses: list[tuple[Stage, ir.TensorLoad, list[int]]] = []
         for number, stage in enumerate(self.stages):
-            if not self.rest(stage) or not self.fits(stage):
+            if not self.rest(stage):
                 continue
-            for load in unconditional_loads(stage.value):
+            for load in loads_of(stage):
                 if contains(written, load.source) or not any(build.uses(load, a.var) for a in self.rest(stage)):
                     continue
                 for first, other, numbers in uses:
@@ -153,19 +224,91 @@ class _Rows:
                         break
                 else:
                     uses.append((stage, load, [number]))
-        shared = [use for use in uses if len(set(use[2])) > 1][:_MOST_ARRAYS]
+        return [(stage, load) for stage, load, numbers in uses if len(set(numbers)) > 1]
+
+    def _in_shared(self, most: int) -> list[tuple[Stage, ir.TensorLoad]]:
+        """The loads of long rows that are kept in shared memory: if they fit, those of two blocks."""
+        if self.lanes == 1 or self.per_block > 1 or self.team <= WARP:
+            return []
+        is_long = lambda stage: len(self.rest(stage)) == 1 and not self.fits(stage)
+        found = self._shared_loads(lambda stage: self._vector_loads(stage) if is_long(stage) else [])
+        # Rows alone: what all rows share is in a cache.
+        found = [(stage, load) for stage, load in found if len(load.indices) > 1]
+        nbytes = lambda use: volume(self.rest(use[0])) * vectors.size_of(str(use[1].ty))
+        chosen: list[tuple[Stage, ir.TensorLoad]] = []
+        for use in sorted(found, key=nbytes):
+            total = sum(map(nbytes, (*chosen, use)))
+            if total <= most // 2 - _OTHER_SHARED or (not chosen and total <= most - _OTHER_SHARED):
+                chosen.append(use)
+        if chosen and sum(map(nbytes, chosen)) > most // 2 - _OTHER_SHARED:
+            self.team = _MOST_THREADS  # the only block of its multiprocessor
+        return chosen
+
+    def with_kept_inputs(self) -> list[Stage]:
+        """The stages, preceded by copies of inputs that several read at the same elements."""
+        in_registers = self._shared_loads(lambda stage: unconditional_loads(stage.value) if self.fits(stage) else [])
+        many = [use for use in in_registers if self.steps(use[0]) > _MOST_KEPT][_MOST_ARRAYS // 2 :]
+        in_registers = [use for use in in_registers if use not in many][:_MOST_ARRAYS]
         stages = list(self.stages)
         copies: list[Stage] = []
-        for stage, load, _ in shared:
+        for stage, load in (*in_registers, *self.in_shared):
             axes = [Axis.fresh(axis, axis.extent) for axis in (*stage.space[: self.prefix], *self.rest(stage))]
             names = [axis.var for axis in (*stage.space[: self.prefix], *self.rest(stage))]
             value = build.substitute(load, {a: b.var for a, b in zip(names, axes, strict=True)})
-            buffer = build.buffer([axis.extent for axis in axes], str(load.ty), "x")
-            copy = Stage("x", tuple(axes), (), buffer, tuple(axis.var for axis in axes), value)
+            if (stage, load) in self.in_shared:
+                own = axes[self.prefix :]
+                buffer = tirx.decl_buffer(
+                    [own[0].extent], str(load.ty), name="x", scope="shared.dyn", data_alignment=16
+                )
+                copy = Stage("x", tuple(axes), (), buffer, (own[0].var,), value)
+            else:
+                buffer = build.buffer([axis.extent for axis in axes], str(load.ty), "x")
+                copy = Stage("x", tuple(axes), (), buffer, tuple(axis.var for axis in axes), value)
+                self.private = [*self.private, buffer]
             copies.append(copy)
             stages = [self._reading(other, copy) for other in stages]
-        self.private = [*self.private, *(copy.output for copy in copies)]
-        return [*copies, *stages]
+        return self._with_row_values([*copies, *stages])
+
+    def _with_row_values(self, stages: Sequence[Stage]) -> list[Stage]:
+        """The stages, preceded by loads of what all elements of a row need, such as its label."""
+        written = [buffer for stage in self.stages for buffer in stage.writes()]
+        values: list[Stage] = []
+
+        def known(stage: Stage, load: ir.TensorLoad) -> Buffer | None:
+            """The value of a load, if it is one of a row."""
+            uses_row = any(build.uses(load, axis.var) for axis in stage.space[: self.prefix])
+            if contains(written, load.source) or not uses_row or load.source.scope() != "global":
+                return None
+            if any(build.uses(load, axis.var) for axis in self.rest(stage)):
+                return None
+            axes = stage.space[: self.prefix]
+            for value in values:
+                renamed = build.substitute(load, {a.var: b.var for a, b in zip(axes, value.space, strict=True)})
+                if tvm_ffi.structural_equal(renamed, value.value):
+                    return value.output
+            fresh = tuple(Axis.fresh(axis, axis.extent) for axis in axes)
+            own = tuple(axis.var for axis in fresh)
+            of_row = build.substitute(load, {a.var: b for a, b in zip(axes, own, strict=True)})
+            buffer = build.buffer([axis.extent for axis in axes], str(load.ty), "of_row")
+            values.append(Stage("of_row", fresh, (), buffer, own, of_row))
+            return buffer
+
+        def reading(stage: Stage) -> Stage:
+            if not self.rest(stage):
+                return stage
+            certain = vectors.certain_loads(stage.value, stage.domain)
+            names = tuple(axis.var for axis in stage.space[: self.prefix])
+
+            def read(load: ir.TensorLoad) -> Expr:
+                is_certain = any(tvm_ffi.structural_equal(load, other) for other in certain)
+                buffer = known(stage, load) if is_certain else None
+                return load if buffer is None else buffer[names]
+
+            return replace(stage, value=rewrite(stage.value, (ir.TensorLoad, read)))
+
+        changed = [reading(stage) for stage in stages]
+        self.private = [*self.private, *(value.output for value in values)]
+        return [*values, *changed]
 
     def _renamed(self, value: Expr, stage: Stage, like: Stage) -> Expr:
         theirs = (*stage.space[: self.prefix], *self.rest(stage))
@@ -176,7 +319,8 @@ class _Rows:
         """The stage with loads of a copy instead of what it copies."""
         if not same_extents(self.rest(stage), self.rest(copy)) or not self.rest(stage):
             return stage
-        names = tuple(axis.var for axis in (*stage.space[: self.prefix], *self.rest(stage)))
+        own = (*stage.space[: self.prefix], *self.rest(stage))[-len(copy.index) :]
+        names = tuple(axis.var for axis in own)
         same = lambda load: (
             copy.output[names] if tvm_ffi.structural_equal(self._renamed(load, stage, copy), copy.value) else load
         )
@@ -199,7 +343,11 @@ class _Rows:
             here = row if whole else tirx.max(tirx.min(row, last), 0)
             env = build.unflatten(self.axes, here) if self.axes else {}
             exists = None if whole and self.per_block * self._blocks() == self.rows else row < self.rows
-            return build.seq(*(self.stages_of(run, env, thread, lane, exists) for run in self._runs(stages)))
+            shared = [stage.output for stage in stages if stage.output.scope() == "shared.dyn"]
+            allocated = (vectors.allocated(buffer, int(buffer.shape[0])) for buffer in shared)
+            return build.seq(
+                *allocated, *(self.stages_of(run, env, thread, lane, exists) for run in self._runs(stages))
+            )
 
         return launch(self._blocks(), self.team * self.per_block, body)
 
@@ -225,19 +373,23 @@ class _Rows:
         self.known.update((stage.output, registers(1, stage.dtype, stage.name)) for stage in run)
         later = [stage for stage in self.stages if not any(stage is member for member in run)]
 
-        def element(here: Env, i: Expr) -> Stmt:
+        stored = [
+            stage
+            for stage in run
+            if not contains(self.private, stage.output) or any(reads_of(other, stage.output) for other in later)
+        ]
+
+        def element(here: Env, at: _Element) -> Stmt:
             stmts = []
             for stage in run:
                 own = self._own(stage, run[0], here)
                 register = self.known[stage.output]
-                stmts.append(BufferStore(register, build.substitute(self._value(stage, i), own), [0]))
-                if not contains(self.private, stage.output) or any(reads_of(other, stage.output) for other in later):
-                    store = BufferStore(stage.output, register[0], stage.at(own))
-                    stmts.append(store if exists is None else IfThenElse(exists, store, None))
+                stmts.append(BufferStore(register, build.substitute(self._value(stage, at, run[0]), own), [0]))
+                if stage in stored:
+                    stmts.append(_store(stage, register[0], own, at, exists))
             return build.seq(*stmts)
 
-        lead = self._own(run[0], None, env)
-        loop = self._over_elements(run[0], lead, lane, element)
+        loop = self._over_elements(run, stored, env, lane, exists, element)
         held = [self.known.pop(stage.output) for stage in run]
         return build.seq(*map(AllocBuffer, held), loop)
 
@@ -253,28 +405,30 @@ class _Rows:
         if not self.rest(stage):
             return self._scalars([stage], own, None, lane, exists)
         if stage.combine is None:
-            return self._elements(stage, own, lane, exists)
+            return self._elements(stage, env, lane, exists)
         reducer = Reducer(stage)
 
-        def add(env: Env, i: Expr) -> Stmt:
-            return reducer.add(self._value(stage, i), env)
+        def add(env: Env, at: _Element) -> Stmt:
+            return reducer.add(self._value(stage, at), env)
 
         exchange = reducer.exchange(self.team) if self.team <= WARP else reducer.exchange_block(thread, self.team)
         return build.seq(
             reducer.allocate(),
-            self._over_elements(stage, own, lane, add),
+            self._over_elements([stage], [], env, lane, exists, add),
             exchange,
             self._scalars([stage, *stage.epilogues], own, reducer.result(), lane, exists),
         )
 
-    def _value(self, stage: Stage, i: Expr) -> Expr:
-        """The value of a stage, with registers for what the threads know; ``i`` counts a thread's elements."""
+    def _value(self, stage: Stage, at: _Element, lead: Stage | None = None) -> Expr:
+        """The value of a stage, with registers for what the threads know; ``lead`` is the first stage of its run."""
 
         def read(load: ir.TensorLoad) -> Expr:
             register = self.known.get(load.source)
-            if register is None:
-                return load
-            return register[0 if int(register.shape[0]) == 1 else i]
+            if register is not None:
+                return register[0 if int(register.shape[0]) == 1 else at.number]
+            named = self._renamed(load, stage, lead or stage) if at.loads else load
+            vector = next((vector for other, vector in at.loads if tvm_ffi.structural_equal(other, named)), None)
+            return load if vector is None else vector[at.lane]
 
         return rewrite(stage.value, (ir.TensorLoad, read))
 
@@ -284,7 +438,11 @@ class _Rows:
         for part in parts:
             own = {axis.var: env[mine.var] for axis, mine in zip(part.space, lead.space, strict=True)}
             register = registers(1, part.dtype, part.name)
-            value = result if part is lead and result is not None else build.substitute(self._value(part, 0), own)
+            value = (
+                result
+                if part is lead and result is not None
+                else build.substitute(self._value(part, _Element(0, 0)), own)
+            )
             stmts += [AllocBuffer(register), BufferStore(register, value, [0])]
             self.known[part.output] = register
             is_stored = part.keep if part is lead else True
@@ -301,46 +459,148 @@ class _Rows:
         steps = self.steps(stage)
         register = registers(steps, stage.dtype, stage.name) if is_kept else None
 
-        def element(env: Env, i: Expr) -> Stmt:
-            value = build.substitute(self._value(stage, i), env)
+        def element(env: Env, at: _Element) -> Stmt:
+            value = build.substitute(self._value(stage, at), env)
             stmts = []
             if register is not None:
-                stmts.append(BufferStore(register, value, [i]))
-                value = register[i]
+                stmts.append(BufferStore(register, value, [at.number]))
+                value = register[at.number]
             if is_stored:
-                store = BufferStore(stage.output, value, stage.at(env))
-                stmts.append(store if exists is None else IfThenElse(exists, store, None))
+                stmts.append(_store(stage, value, env, at, exists))
             return build.seq(*stmts)
 
-        loop = self._over_elements(stage, env, lane, element)
+        loop = self._over_elements([stage], [stage] if is_stored else [], env, lane, exists, element)
         if register is None:
             return loop
         self.known[stage.output] = register
         return build.seq(AllocBuffer(register), loop)
 
-    def _over_elements(self, stage: Stage, env: Env, lane: Expr, body: Callable[[Env, Expr], Stmt]) -> Stmt:
-        """A loop over a thread's elements of a row, around ``body(env, number)``."""
-        axes = self.rest(stage)
-        length, steps = volume(axes), self.steps(stage)
-        bounds = [axis for axis in axes if axis.limit is not None]
+    def _over_elements(
+        self,
+        run: Sequence[Stage],
+        stored: Sequence[Stage],
+        env: Env,
+        lane: Expr,
+        exists: Expr | None,
+        body: Callable[[Env, _Element], Stmt],
+    ) -> Stmt:
+        """A loop over a thread's elements of a row, around ``body(env, element)``.
 
-        def step(i: Expr, is_inside: bool = False) -> Stmt:
-            position = i * self.team + lane
-            here = {**env, **build.unflatten(axes, position)}
-            tests = [here[axis.var] < axis.bound(here) for axis in bounds]
-            if not is_inside and not (isinstance(length, int) and length % self.team == 0):
-                tests.insert(0, position < length)
-            stmt = body(here, i)
+        Args:
+            run: the stages in the loop, over the same axes.
+            stored: those of them whose results are stored.
+            env: the row.
+            lane: the thread's number in its team.
+            exists: whether the row exists; None if all do.
+            body: the statements for an element, given the values of the axes of the first stage.
+        """
+        axes, lanes = self.rest(run[0]), self.lanes
+        count = build.ceil_div(self.steps(run[0]), lanes)
+        length = volume(axes) // lanes if lanes > 1 else volume(axes)
+        bounds = [axis for axis in axes if axis.limit is not None]
+        row = self._own(run[0], None, env)
+        last = axes[-1]
+        coarse = Axis.fresh(last, last.extent // lanes) if lanes > 1 else last
+
+        def here(position: Expr, k: Expr | int) -> Env:
+            found = {**row, **build.unflatten([*axes[:-1], coarse], position)}
+            return found if lanes == 1 else {**found, last.var: found[coarse.var] * lanes + k}
+
+        def steps(numbers: Sequence[Expr], is_inside: bool = False) -> Stmt:
+            """The statements for some vectors, all of which are loaded first."""
+            parts = [self._vector(run, stored, number * self.team + lane, here, exists) for number in numbers]
+            computed = [
+                body(here(number * self.team + lane, k), _Element(number * lanes + k, k, part.loads, part.stores))
+                for number, part in zip(numbers, parts, strict=True)
+                for k in range(lanes)
+            ]
+            before = (stmt for part in parts for stmt in part.before)
+            stmt = build.seq(*before, *computed, *(stmt for part in parts for stmt in part.after))
+            if is_inside:
+                return stmt
+            tests = [here(numbers[0] * self.team + lane, 0)[axis.var] < axis.bound(row) for axis in bounds]
+            if not (isinstance(length, int) and length % self.team == 0):
+                tests.insert(0, numbers[0] * self.team + lane < length)
             return IfThenElse(tirx.all(*tests), stmt, None) if tests else stmt
 
-        if self.fits(stage):
-            return build.loop(axes[-1], steps, step, ForKind.UNROLLED)
+        if self.fits(run[0]):
+            return build.loop(last, count, lambda i: steps([i]), ForKind.UNROLLED)
         if not isinstance(length, int):
-            return build.loop(axes[-1], steps, step)
-        # Several elements at once, none of which is past the end, and the rest.
-        several = length // (self.team * _TOGETHER)
-        first = several * _TOGETHER
-        inside = lambda outer: build.unrolled(axes[-1], _TOGETHER, lambda i: step(outer * _TOGETHER + i, True))
-        loop = build.loop(axes[-1], several, inside) if several else None
-        rest = build.unrolled(axes[-1], steps - first, lambda i: step(first + i)) if steps > first else None
+            return build.loop(last, count, lambda i: steps([i]))
+        # Several at once, none of which is past the end, and the rest.
+        together = _TOGETHER if lanes == 1 else _VECTORS_TOGETHER
+        several = 0 if bounds else length // (self.team * together)
+        first = several * together
+        inside = lambda outer: steps([outer * together + i for i in range(together)], is_inside=True)
+        loop = build.loop(last, several, inside) if several else None
+        rest = build.unrolled(last, count - first, lambda i: steps([first + i])) if count > first else None
         return build.seq(loop, rest)
+
+    def _vector(
+        self,
+        run: Sequence[Stage],
+        stored: Sequence[Stage],
+        position: Expr,
+        here: Callable[[Expr, Expr], Env],
+        exists: Expr | None,
+    ) -> _Vector:
+        """The registers of a vector, and the statements that load them and that store them."""
+        if self.lanes == 1:
+            return _Vector((), (), (), ())
+        lead, size = run[0], self.rest(run[0])[-1]
+        loads: list[tuple[ir.TensorLoad, Buffer]] = []
+        for stage in run:
+            for load in self._vector_loads(stage):
+                if load.source in self.known:
+                    continue
+                named = self._renamed(load, stage, lead)
+                if not any(tvm_ffi.structural_equal(named, other) for other, _ in loads):
+                    loads.append((named, registers(self.lanes, str(load.ty), "x")))
+        stores = [
+            (stage.output, registers(self.lanes, stage.dtype, stage.name))
+            for stage in stored
+            if self._stores_vectors(stage)
+        ]
+
+        def moved(vector: Buffer, make: Callable[[Expr], Stmt]) -> Stmt:
+            return vectors.copied(size, self.lanes, str(vector.dtype), make)
+
+        def read(load: ir.TensorLoad, vector: Buffer) -> Stmt:
+            return moved(vector, lambda k: BufferStore(vector, build.substitute(load, here(position, k)), [k]))
+
+        def written(stage: Stage, vector: Buffer) -> Stmt:
+            at = lambda k: stage.at(self._own(stage, lead, here(position, k)))
+            store = moved(vector, lambda k: BufferStore(stage.output, vector[k], at(k)))
+            return store if exists is None else IfThenElse(exists, store, None)
+
+        after = [
+            written(stage, vector) for stage in stored for output, vector in stores if output.same_as(stage.output)
+        ]
+        allocated = (AllocBuffer(vector) for _, vector in (*loads, *stores))
+        return _Vector(loads, stores, (*allocated, *(read(*pair) for pair in loads)), after)
+
+
+@dataclass(frozen=True, eq=False)
+class _Vector:
+    """The registers of a vector of elements; see :class:`_Element`.
+
+    Args:
+        loads: those that are loaded.
+        stores: those that are stored.
+        before: the statements that load.
+        after: the statements that store.
+    """
+
+    loads: Sequence[tuple[ir.TensorLoad, Buffer]]
+    stores: Sequence[tuple[Buffer, Buffer]]
+    before: Sequence[Stmt]
+    after: Sequence[Stmt]
+
+
+def _store(stage: Stage, value: Expr, env: Env, at: _Element, exists: Expr | None) -> Stmt:
+    """Stores an element of a stage's result, or puts it into the vector that will be stored."""
+    vector = at.register_of(stage.output)
+    if vector is not None:
+        return BufferStore(vector, value, [at.lane])
+    store = BufferStore(stage.output, value, stage.at(env))
+    return store if exists is None else IfThenElse(exists, store, None)

@@ -70,7 +70,7 @@ def schedule_in_place(
     """
     function = _with_constants(function)
     product = contraction.schedule_in_place(function, target, in_place)
-    scheduled = product or staged.schedule_in_place(function, in_place)
+    scheduled = product or staged.schedule_in_place(function, target, in_place)
     return scheduled and scheduled.with_attr("tirx.is_scheduled", True)
 
 

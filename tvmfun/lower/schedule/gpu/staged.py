@@ -11,9 +11,10 @@ from tvm.target import Target
 from tvm.tirx import AllocBuffer, Buffer, Stmt
 
 from tvmfun.lower.schedule.cpu.contraction import match
+from tvmfun.lower.schedule.gpu import tiles
 from tvmfun.lower.schedule.gpu.blocks import emit_block
 from tvmfun.lower.schedule.gpu.column_sums import SummedMaps
-from tvmfun.lower.schedule.gpu.columns import emit_columns
+from tvmfun.lower.schedule.gpu.columns import emit_columns, lanes
 from tvmfun.lower.schedule.gpu.elementwise import emit_maps
 from tvmfun.lower.schedule.gpu.reducers import ArgStage, with_arg_stages
 from tvmfun.lower.schedule.gpu.rows import emit_rows
@@ -35,14 +36,17 @@ _LEAST_TERMS = 1 << 11
 
 def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | None:
     """Returns the kernel with a launch per group of stages; None if a stage is of another family."""
-    return schedule_in_place(function, ())
+    return schedule_in_place(function, target, ())
 
 
-def schedule_in_place(function: tirx.PrimFunc, in_place: Sequence[tuple[Buffer, Buffer]]) -> tirx.PrimFunc | None:
+def schedule_in_place(
+    function: tirx.PrimFunc, target: Target, in_place: Sequence[tuple[Buffer, Buffer]]
+) -> tirx.PrimFunc | None:
     """The same with some outputs written over inputs instead of being parameters.
 
     Args:
         function: the kernel.
+        target: the target.
         in_place: inputs, and the outputs to write over them. Each element of such an input is read only where the
             same element of its output is computed.
     """
@@ -62,7 +66,8 @@ def schedule_in_place(function: tirx.PrimFunc, in_place: Sequence[tuple[Buffer, 
     groups = share_loops(stages, lambda stage: None, along_reduced_axis, _fills_device)
     if not all(may_overwrite(groups, *pair) for pair in in_place):
         return None
-    launches = [launch for group in groups for launch in _emit(group, stages, temps)]
+    most_shared = tiles.most_shared(str(target.attrs.get("arch", "")))
+    launches = [launch for group in groups for launch in _emit(group, stages, temps, most_shared)]
     return _with_body(function, launches, temps, in_place, _rule(groups))
 
 
@@ -98,7 +103,8 @@ def _prepare(stages: Sequence[AnyStage], temps: Sequence[Buffer]) -> tuple[list[
             if not along_reduced_axis(stage):
                 stage = replace(stage, reduce=tuple(longest))
             pieces = (stage,)
-            tasks = build.points(stage.space) if along_reduced_axis(stage) else -(-build.points(stage.space) // 32)
+            rows = along_reduced_axis(stage)
+            tasks = build.points(stage.space) if rows else -(-build.points(stage.space) // (32 * lanes(stage)))
             chunks = min(_BLOCKS // max(tasks, 1), _terms_per_task(stage) // _LEAST_TERMS)
             if tasks < _BLOCKS // 4 and chunks > 1:
                 cut = cut_reduction(stage, chunks, f"{stage.name}_part")
@@ -120,18 +126,18 @@ def _fills_device(members: Sequence[AnyStage], prefix: int) -> bool:
     return build.points(members[0].space[:prefix]) >= _MANY_ROWS or longest <= _SHORT_ROW
 
 
-def _emit(group: Group, stages: Sequence[AnyStage], temps: Sequence[Buffer]) -> list[Stmt]:
+def _emit(group: Group, stages: Sequence[AnyStage], temps: Sequence[Buffer], most_shared: int) -> list[Stmt]:
     """The launches of a group: one, unless threads would read what others of the same launch write."""
     private = private_outputs(group, stages, temps)
     if len(group.stages) == 1:
-        return [_emit_stage(group.stages[0])]
+        return [_emit_stage(group.stages[0], most_shared)]
     if is_pointwise(group):
         return [emit_maps(group.stages, private)]
-    launch = emit_rows(group, private)
-    return [launch] if launch is not None else [_emit_stage(stage) for stage in group.stages]
+    launch = emit_rows(group, private, most_shared)
+    return [launch] if launch is not None else [_emit_stage(stage, most_shared) for stage in group.stages]
 
 
-def _emit_stage(stage: AnyStage) -> Stmt:
+def _emit_stage(stage: AnyStage, most_shared: int) -> Stmt:
     if isinstance(stage, Block):
         updates = match_updates(stage)
         return emit_block(stage) if updates is None else emit_updates(updates)
@@ -139,7 +145,7 @@ def _emit_stage(stage: AnyStage) -> Stmt:
         across = crosswise_loads(stage)
         return emit_maps([stage]) if across is None else emit_transpose(stage, across)
     if along_reduced_axis(stage):
-        return emit_rows(Group((stage,), len(stage.space)), ())
+        return emit_rows(Group((stage,), len(stage.space)), (), most_shared)
     return emit_columns(stage)
 
 

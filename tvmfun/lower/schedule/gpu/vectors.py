@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from tvm import tirx
+from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 from tvm.sym import Analyzer
 from tvm.tirx import Buffer, Stmt
 
 from tvmfun.lower.schedule.gpu.primitives import definition
+from tvmfun.lower.schedule.stage_passes import unconditional_loads
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Expr
+from tvmfun.lower.tir.walk import called, find
 
 #: The most bytes of one access.
 VECTOR_BYTES = 16
@@ -43,6 +45,43 @@ def contiguous_width(access: Access, axis: Axis, domain: Sequence[Axis]) -> int:
     return math.gcd(most, axis.extent, int(start), *others)
 
 
+def certain_loads(value: Expr, domain: Sequence[Axis]) -> list[ir.TensorLoad]:
+    """The loads in a value that may be done wherever its axes are: no condition decides whether the element exists."""
+    unconditional = unconditional_loads(value)
+    # On CPUs, where tests run kernels, registers of bfloat16 become those of float32, of which bits are others.
+    as_bits = [call.args[0] for call in find(value, ir.Call) if called(call) == "tirx.reinterpret"]
+    extents = {axis.var: axis.extent for axis in domain}
+
+    def exists(size: Expr, index: Expr) -> bool:
+        if not isinstance(size, tirx.IntImm):
+            return False
+        if isinstance(index, tirx.IntImm):
+            return 0 <= int(index) < int(size)
+        extent = extents.get(index) if isinstance(index, ir.Var) else None
+        return isinstance(extent, int) and extent <= int(size)
+
+    def is_certain(load: ir.TensorLoad) -> bool:
+        if any(load.same_as(other) for other in as_bits):
+            return False
+        return any(load.same_as(other) for other in unconditional) or all(map(exists, load.source.shape, load.indices))
+
+    return [load for load in build.loads(value) if is_certain(load)]
+
+
+def row_loads(value: Expr, axis: Axis, domain: Sequence[Axis]) -> list[ir.TensorLoad]:
+    """The loads in a value that are of whole rows of arrays along an axis, so that aligned vectors of them exist."""
+
+    def is_row(load: ir.TensorLoad) -> bool:
+        *others, index = load.indices or (None,)
+        if index is None or not axis.var.same_as(index) or str(load.source.dtype) == "bool":
+            return False
+        size = load.source.shape[-1]
+        is_whole = isinstance(size, tirx.IntImm) and int(size) == axis.extent
+        return is_whole and not any(build.uses(other, axis.var) for other in others)
+
+    return list(filter(is_row, certain_loads(value, domain)))
+
+
 def is_constant_along(access: Access, axis: Axis) -> bool:
     """Whether an access is to one element wherever it is on the axis."""
     return not any(build.uses(index, axis.var) for index in access[1])
@@ -52,6 +91,20 @@ def call(name: str, *args: Expr, source: str = "") -> Stmt:
     """The statement that calls a device function of this name, which ``source`` or else `primitives` defines."""
     source = source or definition(name.split("<")[0])
     return tirx.Evaluate(cuda_func_call(name, *args, source_code=source))
+
+
+def copied(like: Axis, width: int, dtype: str, make: Callable[[Expr], Stmt]) -> Stmt:
+    """The statements that copy a vector of ``width`` elements in parts of at most 16 bytes.
+
+    Args:
+        like: an axis of the index type.
+        width: the elements, a power of two.
+        dtype: their type.
+        make: the statement that copies an element, given its number.
+    """
+    most = min(width, VECTOR_BYTES // size_of(dtype))
+    parts = (build.vectorized(like, most, lambda k, first=first: make(first + k)) for first in range(0, width, most))
+    return build.seq(*parts)
 
 
 def move(to: Expr, source: Expr, width: int, dtype: str) -> Stmt:
