@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from support.emulated_products import scheduled
 from support.serial_gpu import check, run, values
 
 import tvmfun
@@ -93,6 +94,61 @@ def test_a_softmax_is_one_launch(length):
         outcome = check(function, values((128, length), "float32"))
         assert [len(launches) for launches in outcome.launches] == [1]
         works_in_parallel(outcome)
+
+
+def log_probabilities(x, bias, labels, keep):
+    """What cross-entropy reads and returns for each row, and its cotangent."""
+    x = tnp.astype(x, "float32") + bias
+    top = tnp.max(x, axis=1, keepdims=True)
+    exponentials = tnp.exp(x - top)
+    total = tnp.sum(exponentials, axis=1, keepdims=True)
+    hot = tnp.arange(x.shape[1]) == labels[:, None]
+    slope = tnp.where(keep[:, None], exponentials / total - hot, 0.0)
+    return tnp.log(total), tnp.astype(slope, "bfloat16")
+
+
+@pytest.mark.quick("bfloat16-50264")
+@pytest.mark.parametrize("length", [1032, 4096, 20008, 33333, 50264, 120000])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_long_rows_are_read_once(dtype, length):
+    x, bias = values((128, length), dtype), values((length,), "float32")
+    labels, keep = np.linspace(0, length - 1, 128).astype("int32"), values((128,), "bool")
+    works_in_parallel(check(log_probabilities, x, bias, labels, keep))
+    # Rows that registers do not hold are in shared memory, if they fit and vectors have no remainder.
+    (kernel,) = (
+        one for one in scheduled(log_probabilities, x, bias, labels, keep, arch="sm_90a") if "max" in one.kernel.name
+    )
+    nbytes = length * (2 if dtype == "bfloat16" else 4)
+    is_long = length > 32 * 512 and length % 8 == 0 and nbytes <= 226 << 10
+    assert ("shared.dyn" in kernel.function.script()) == is_long
+
+
+@pytest.mark.quick("float32-shape0")
+@pytest.mark.parametrize("shape", [(1000, 96), (37, 64), (8, 33, 40), (4096, 6), (300, 7), (64, 1, 8)])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
+def test_sums_of_columns_in_vectors(dtype, shape):
+    x, y = values(shape, dtype), values(shape[-1:], dtype)
+    scale, keep = values((*shape[:-1], 1), "float32"), values((*shape[:-1], 1), "bool")
+    axes = tuple(range(len(shape) - 1))
+
+    def function(x, y, scale, keep):
+        wide = tnp.astype(x, "float32") * scale + y
+        return tnp.sum(tnp.where(keep, tnp.tanh(wide), 1.0), axes), tnp.max(x, axes)
+
+    works_in_parallel(check(function, x, y, scale, keep), at_least=0)
+
+
+@pytest.mark.quick("16")
+@pytest.mark.parametrize("before", [1, 16])
+def test_what_a_condition_rules_out_is_not_read(before):
+    x, y = values((5, 64), "float32"), values((5, 32), "float32")
+    joined = lambda x, y: tnp.concat([tnp.pad(x, ((0, 0), (before, 0))), y], axis=1)
+
+    def function(x, y):
+        z = joined(x, y)
+        return tnp.sum(tnp.square(z), axis=1), z - tnp.max(z, axis=1, keepdims=True)
+
+    works_in_parallel(check(function, x, y))
 
 
 @pytest.mark.slow

@@ -154,7 +154,7 @@ class _Block:
                 self.private.add(buffer)
                 shape = [self.count, *buffer.shape]
             else:
-                assert buffer.scope() == "shared", buffer.scope()
+                assert buffer.scope() in ("shared", "shared.dyn"), buffer.scope()
                 shape = list(buffer.shape)
             self.memory[buffer] = tirx.decl_buffer(shape, str(buffer.dtype), name=buffer.name)
         body = self.split(rewrite(self.body, (AllocBuffer, lambda _: tirx.Evaluate(0))))
