@@ -123,7 +123,7 @@ def test_long_rows_are_read_once(dtype, length):
     assert ("shared.dyn" in kernel.function.script()) == is_long
 
 
-@pytest.mark.quick("float32-shape0")
+@pytest.mark.quick("float32-1000x96")
 @pytest.mark.parametrize("shape", [(1000, 96), (37, 64), (8, 33, 40), (4096, 6), (300, 7), (64, 1, 8)])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
 def test_sums_of_columns_in_vectors(dtype, shape):
