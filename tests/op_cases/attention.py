@@ -67,7 +67,7 @@ def gradients(query, key, value, g, sums, dots, *options, optional, causal, wind
     slopes = slopes - dots.transpose(0, 2, 1)[..., None]
     grouped = lambda x: x.reshape(B, S, K, N // K, H).sum(3)
     return (
-        np.einsum("bnts,bsnh->btnh", weights * slopes, np.repeat(key, N // K, axis=2)),
+        np.einsum("bnts,bsnh->btnh", weights * slopes, np.repeat(key, N // K, axis=2)) * scale,
         grouped(np.einsum("bnts,btnh->bsnh", weights * slopes, query)) * scale,
         grouped(np.einsum("bnts,btnh->bsnh", weights * dropped, g)),
     )

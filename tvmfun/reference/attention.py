@@ -28,6 +28,7 @@ class _Scores:
         rate: float,
         scale: float,
         precision: str | None,
+        narrow: bool = False,
     ) -> None:
         options = dict(zip(optional, others, strict=True))
         (batch, length, heads, _), keys = query.shape, key.shape[1]
@@ -90,7 +91,7 @@ def _gradients(
     weights = np.exp(own.scores - log_sums[..., None])
     slopes = np.einsum("btnh,bsnh->bnts", g, own.value) * own.factors - dots.transpose(0, 2, 1)[..., None]
     slopes = weights * slopes
-    d_query = np.einsum("bnts,bsnh->btnh", slopes, own.key)
+    d_query = np.einsum("bnts,bsnh->btnh", slopes, own.key) * own.scale
     d_key = own.per_group(np.einsum("bnts,btnh->bsnh", slopes, own.query)) * own.scale
     return d_query, d_key, own.per_group(np.einsum("bnts,btnh->bsnh", weights * own.factors, g))
 
