@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import tvm_ffi
 from tvm import ir, tirx
@@ -20,6 +20,7 @@ from tvmfun.core import dims
 from tvmfun.lower.schedule.gpu import vectors
 from tvmfun.lower.schedule.gpu.launch import THREADS, WARP, block_count, launch, registers
 from tvmfun.lower.schedule.gpu.reducers import Reducer
+from tvmfun.lower.schedule.gpu.row_elements import RowElement, RowVector, store
 from tvmfun.lower.schedule.groups import Group
 from tvmfun.lower.schedule.stage_passes import inline_into, unconditional_loads
 from tvmfun.lower.schedule.stages import Stage, contains, is_map, reads_of, same_extents
@@ -73,27 +74,6 @@ def team_size(rows: Size, length: Size) -> int:
 def is_device_function(call: ir.Call) -> bool:
     """Whether a call is one of CUDA C++, such as that of random bits."""
     return called(call) == "tirx.cuda.func_call"
-
-
-@dataclass(frozen=True, eq=False)
-class _Element:
-    """An element of a row, as one of a vector.
-
-    Args:
-        number: counts a thread's elements.
-        lane: its position in the vector.
-        loads: the registers of vectors, by what they were loaded from, with the axes of the first stage of a run.
-        stores: the registers of results that are stored as vectors.
-    """
-
-    number: Expr
-    lane: int
-    loads: Sequence[tuple[ir.TensorLoad, Buffer]] = ()
-    stores: Sequence[tuple[Buffer, Buffer]] = ()
-
-    def register_of(self, output: Buffer) -> Buffer | None:
-        """The register of a result that is stored as a vector."""
-        return next((register for buffer, register in self.stores if buffer.same_as(output)), None)
 
 
 class _Rows:
@@ -379,14 +359,14 @@ class _Rows:
             if not contains(self.private, stage.output) or any(reads_of(other, stage.output) for other in later)
         ]
 
-        def element(here: Env, at: _Element) -> Stmt:
+        def element(here: Env, at: RowElement) -> Stmt:
             stmts = []
             for stage in run:
                 own = self._own(stage, run[0], here)
                 register = self.known[stage.output]
                 stmts.append(BufferStore(register, build.substitute(self._value(stage, at, run[0]), own), [0]))
                 if stage in stored:
-                    stmts.append(_store(stage, register[0], own, at, exists))
+                    stmts.append(store(stage, register[0], own, at, exists))
             return build.seq(*stmts)
 
         loop = self._over_elements(run, stored, env, lane, exists, element)
@@ -408,7 +388,7 @@ class _Rows:
             return self._elements(stage, env, lane, exists)
         reducer = Reducer(stage)
 
-        def add(env: Env, at: _Element) -> Stmt:
+        def add(env: Env, at: RowElement) -> Stmt:
             return reducer.add(self._value(stage, at), env)
 
         exchange = reducer.exchange(self.team) if self.team <= WARP else reducer.exchange_block(thread, self.team)
@@ -419,7 +399,7 @@ class _Rows:
             self._scalars([stage, *stage.epilogues], own, reducer.result(), lane, exists),
         )
 
-    def _value(self, stage: Stage, at: _Element, lead: Stage | None = None) -> Expr:
+    def _value(self, stage: Stage, at: RowElement, lead: Stage | None = None) -> Expr:
         """The value of a stage, with registers for what the threads know; ``lead`` is the first stage of its run."""
 
         def read(load: ir.TensorLoad) -> Expr:
@@ -441,7 +421,7 @@ class _Rows:
             value = (
                 result
                 if part is lead and result is not None
-                else build.substitute(self._value(part, _Element(0, 0)), own)
+                else build.substitute(self._value(part, RowElement(0, 0)), own)
             )
             stmts += [AllocBuffer(register), BufferStore(register, value, [0])]
             self.known[part.output] = register
@@ -459,14 +439,14 @@ class _Rows:
         steps = self.steps(stage)
         register = registers(steps, stage.dtype, stage.name) if is_kept else None
 
-        def element(env: Env, at: _Element) -> Stmt:
+        def element(env: Env, at: RowElement) -> Stmt:
             value = build.substitute(self._value(stage, at), env)
             stmts = []
             if register is not None:
                 stmts.append(BufferStore(register, value, [at.number]))
                 value = register[at.number]
             if is_stored:
-                stmts.append(_store(stage, value, env, at, exists))
+                stmts.append(store(stage, value, env, at, exists))
             return build.seq(*stmts)
 
         loop = self._over_elements([stage], [stage] if is_stored else [], env, lane, exists, element)
@@ -482,7 +462,7 @@ class _Rows:
         env: Env,
         lane: Expr,
         exists: Expr | None,
-        body: Callable[[Env, _Element], Stmt],
+        body: Callable[[Env, RowElement], Stmt],
     ) -> Stmt:
         """A loop over a thread's elements of a row, around ``body(env, element)``.
 
@@ -510,7 +490,7 @@ class _Rows:
             """The statements for some vectors, all of which are loaded first."""
             parts = [self._vector(run, stored, number * self.team + lane, here, exists) for number in numbers]
             computed = [
-                body(here(number * self.team + lane, k), _Element(number * lanes + k, k, part.loads, part.stores))
+                body(here(number * self.team + lane, k), RowElement(number * lanes + k, k, part.loads, part.stores))
                 for number, part in zip(numbers, parts, strict=True)
                 for k in range(lanes)
             ]
@@ -543,10 +523,10 @@ class _Rows:
         position: Expr,
         here: Callable[[Expr, Expr], Env],
         exists: Expr | None,
-    ) -> _Vector:
+    ) -> RowVector:
         """The registers of a vector, and the statements that load them and that store them."""
         if self.lanes == 1:
-            return _Vector((), (), (), ())
+            return RowVector((), (), (), ())
         lead, size = run[0], self.rest(run[0])[-1]
         loads: list[tuple[ir.TensorLoad, Buffer]] = []
         for stage in run:
@@ -577,30 +557,4 @@ class _Rows:
             written(stage, vector) for stage in stored for output, vector in stores if output.same_as(stage.output)
         ]
         allocated = (AllocBuffer(vector) for _, vector in (*loads, *stores))
-        return _Vector(loads, stores, (*allocated, *(read(*pair) for pair in loads)), after)
-
-
-@dataclass(frozen=True, eq=False)
-class _Vector:
-    """The registers of a vector of elements; see :class:`_Element`.
-
-    Args:
-        loads: those that are loaded.
-        stores: those that are stored.
-        before: the statements that load.
-        after: the statements that store.
-    """
-
-    loads: Sequence[tuple[ir.TensorLoad, Buffer]]
-    stores: Sequence[tuple[Buffer, Buffer]]
-    before: Sequence[Stmt]
-    after: Sequence[Stmt]
-
-
-def _store(stage: Stage, value: Expr, env: Env, at: _Element, exists: Expr | None) -> Stmt:
-    """Stores an element of a stage's result, or puts it into the vector that will be stored."""
-    vector = at.register_of(stage.output)
-    if vector is not None:
-        return BufferStore(vector, value, [at.lane])
-    store = BufferStore(stage.output, value, stage.at(env))
-    return store if exists is None else IfThenElse(exists, store, None)
+        return RowVector(loads, stores, (*allocated, *(read(*pair) for pair in loads)), after)
