@@ -97,7 +97,7 @@ def test_a_softmax_is_one_launch(length):
 
 
 def log_probabilities(x, bias, labels, keep):
-    """What cross-entropy reads and returns for each row, and its cotangent."""
+    """The logarithm of the sum of exponentials of each row, and the cotangent of a cross-entropy."""
     x = tnp.astype(x, "float32") + bias
     top = tnp.max(x, axis=1, keepdims=True)
     exponentials = tnp.exp(x - top)

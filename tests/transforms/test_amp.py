@@ -225,7 +225,7 @@ def test_the_gradient_of_a_bias_is_the_sum_of_rounded_cotangents():
     of_bias, of_x = jit(grad(amp(loss), argnums=(0, 1)))(b, x)
     close(of_bias, rounded(g, "bfloat16").sum(0), 1e-6)
     close(of_x, rounded(g, "bfloat16") @ rounded(w, "bfloat16").T, 1e-6)
-    # What has the product's own size is no bias, such as a residual stream.
+    # A residual stream has the product's own size, so it is no bias.
     through = jit(grad(amp(lambda y: tnp.sum(g * (x @ w + y)))))(reals(6, 3))
     close(through, g, 1e-7)
 
