@@ -25,9 +25,10 @@ from tvmfun import ShapeDtype, dtypes
 from tvmfun.core import dims
 from tvmfun.core.inline import inlined
 from tvmfun.core.program import Literal
-from tvmfun.lower import pipeline
+from tvmfun.lower import kernel_cache, pipeline
 from tvmfun.lower import target as targets
 from tvmfun.lower.codegen import native
+from tvmfun.lower.fusion.in_place import InPlace
 from tvmfun.lower.fusion.kernel import Kernel
 from tvmfun.lower.schedule import schedule
 from tvmfun.lower.tir import build
@@ -258,11 +259,13 @@ class Run:
         results: the results.
         rules: the rule of each kernel, in order.
         launches: the launches of each kernel.
+        overwritten: the number of results of kernels that were written over arguments of them.
     """
 
     results: list[np.ndarray]
     rules: list[str] = field(default_factory=list)
     launches: list[list[Launch]] = field(default_factory=list)
+    overwritten: int = 0
 
 
 class _Emulation:
@@ -279,8 +282,10 @@ class _Emulation:
         values = map(np.asarray, (*traced.captured, *arrays))
         self._inputs: dict[Any, Any] = dict(zip(self._program.inputs, values, strict=True))
         self._foreign = foreign
-        self._kernels = [kernel for kernel, _ in pipeline.fused_kernels(self._program, self._target)]
-        self._scheduled = [None if self._is_free(kernel) else self._schedule(kernel) for kernel in self._kernels]
+        planned = pipeline.fused_kernels(self._program, self._target)
+        self._kernels = [kernel for kernel, _ in planned]
+        self._in_place = [in_place for _, in_place in planned]
+        self._scheduled = [None if self._is_free(k) else self._schedule(i, k) for i, k in enumerate(self._kernels)]
         self._sizes = self._actual_sizes()
         self._module: Any = None
 
@@ -296,8 +301,12 @@ class _Emulation:
         """Whether a kernel has nothing to compute."""
         return kernel.is_view or all(0 in out.aval.shape for out in kernel.outputs)
 
-    def _schedule(self, kernel: Kernel) -> tirx.PrimFunc:
-        scheduled = schedule(kernel.prim_func(), self._target)
+    def _schedule(self, i: int, kernel: Kernel) -> tirx.PrimFunc:
+        pairs = self._in_place[i]
+        scheduled = kernel_cache.scheduled(kernel, self._target, pairs) if pairs else None
+        if scheduled is None or not is_ours(scheduled):
+            self._in_place[i] = ()
+            scheduled = schedule(kernel.prim_func(), self._target)
         assert self._foreign or is_ours(scheduled), f"{kernel.name} is scheduled by {scheduled.attrs['tvmfun.rule']}"
         return scheduled
 
@@ -328,9 +337,10 @@ class _Emulation:
                 results = [arguments[0].reshape(shapes[0])]
             else:
                 sizes = map(self._number, kernel.sizes)
-                results = _called(
-                    self._module[_symbol(i, reverse)], [*map(np.asarray, arguments), *sizes], shapes, kernel
-                )
+                function = self._module[_symbol(i, reverse)]
+                given = [*map(np.asarray, arguments), *sizes]
+                results = _called(function, given, shapes, kernel, self._in_place[i])
+                outcome.overwritten += len(self._in_place[i])
             values.update(zip(kernel.outputs, results, strict=True))
         outputs = self._program.outputs
         outcome.results = [atom.value if isinstance(atom, Literal) else values[atom] for atom in outputs]
@@ -376,11 +386,16 @@ def _compiled(functions: dict[str, tirx.PrimFunc]) -> Any:
         return tvm.get_global_func("target.build.llvm")(module, target)
 
 
-def _called(function: Callable, arguments: list, shapes: list, kernel: Kernel) -> list[np.ndarray]:
-    # Elements that are not written must show, so the outputs begin as something unlikely.
-    outputs = [_tensor(np.full(s, 77).astype(o.aval.dtype)) for s, o in zip(shapes, kernel.outputs, strict=True)]
+def _called(
+    function: Callable, arguments: list, shapes: list, kernel: Kernel, in_place: InPlace = ()
+) -> list[np.ndarray]:
     tensors = [argument if isinstance(argument, int) else _tensor(argument) for argument in arguments]
-    function(*(x if isinstance(x, int) else x.data_ptr() for x in (*tensors, *outputs)))
+    over = {pair.output: tensors[pair.input] for pair in in_place}
+    # Elements that are not written must show, so the other outputs begin as something unlikely.
+    begin = lambda shape, out: _tensor(np.full(shape, 77).astype(out.aval.dtype))
+    outputs = [over.get(i) or begin(*pair) for i, pair in enumerate(zip(shapes, kernel.outputs, strict=True))]
+    written = (out for i, out in enumerate(outputs) if i not in over)
+    function(*(x if isinstance(x, int) else x.data_ptr() for x in (*tensors, *written)))
     return [out.numpy().astype(o.aval.dtype, copy=False) for out, o in zip(outputs, kernel.outputs, strict=True)]
 
 

@@ -30,6 +30,7 @@ from tvmfun.lower.rewrite.branch_updates import sink_updates
 from tvmfun.lower.rewrite.dilated_convolutions import split_dilated_convolutions
 from tvmfun.lower.rewrite.dropout_bits import draw_once
 from tvmfun.lower.rewrite.early_conversions import convert_early
+from tvmfun.lower.rewrite.early_gathers import gather_early
 from tvmfun.lower.rewrite.half_attention import narrow_attention
 from tvmfun.lower.rewrite.late_conversions import convert_late
 from tvmfun.lower.rewrite.loop_conversions import convert_outside_loops
@@ -61,6 +62,7 @@ def rewritten(program: Program, target: Target) -> Program:
         program = convert_early(program)
         program = convert_outside_loops(program)
         program = align_columns(program)
+        program = gather_early(program)
     return update_slices(program)
 
 

@@ -12,6 +12,7 @@ from tvmfun.core import dims
 from tvmfun.core.program import Atom, Equation, Program, Variable
 from tvmfun.lower import target as targets
 from tvmfun.lower.fusion.kernel import Kernel
+from tvmfun.lower.fusion.row_fusion import reads_in_rows
 from tvmfun.ops.control import switch
 
 
@@ -30,6 +31,9 @@ class Overwrite(NamedTuple):
 #: The results that a kernel writes over inputs.
 InPlace = tuple[Overwrite, ...]
 
+# The bytes of an intermediate that is worth another form of a kernel.
+_LARGE = 1 << 20
+
 
 def plan_in_place(
     kernels: Sequence[Kernel], program: Program, target: Target, donated: Collection[int]
@@ -37,7 +41,7 @@ def plan_in_place(
     """Returns for each kernel the results to write over inputs that nothing reads later.
 
     Such inputs are donated inputs of the Program. For control flow they are also intermediates, because a copy would
-    cost a pass over the state of a whole training step.
+    cost a pass over the state of a whole training step, and so they are for large arrays on GPUs, to save memory.
 
     Args:
         kernels: in the order in which they run.
@@ -72,6 +76,7 @@ class _Planner:
     def __init__(self, kernels: Sequence[Kernel], program: Program, target: Target, donated: Collection[int]) -> None:
         self.program = program
         self.target = target
+        self.is_gpu = not targets.is_cpu(target)
         self.is_dynamic = any(dims.is_dynamic(variable.aval.shape) for variable in program.inputs)
         self.replaced = self.usually_replaced(donated)
         self.viewed: dict[Atom, Atom] = {}  # the value that each view shows
@@ -121,7 +126,7 @@ class _Planner:
         dead = [
             i
             for i, a in enumerate(kernel.inputs)
-            if (a in self.donated or (is_control and a in self.intermediates))
+            if (a in self.donated or (a in self.intermediates and (is_control or self.is_worthwhile(a))))
             and self.last_use[a] == position
             and read[a] == 1
         ]
@@ -136,7 +141,7 @@ class _Planner:
                 self.donated.add(variable)
                 self.replaced[result] = variable
                 continue
-            if variable not in self.returned and not is_control:
+            if variable not in self.returned and not is_control and not self.is_worthwhile(variable):
                 continue
             fitting = [i for i in dead if _type(kernel.inputs[i]) == _type(variable)]
             # A result that is returned does not go into the block of intermediates.
@@ -150,11 +155,16 @@ class _Planner:
             self.intermediates.update(out for out in kernel.outputs if out not in self.kept)
         return tuple(pairs)
 
+    def is_worthwhile(self, value: Atom) -> bool:
+        """Whether an intermediate is written over another one to save memory."""
+        return self.is_gpu and not self.is_dynamic and value not in self.kept and value.aval.nbytes >= _LARGE
+
     def can_write(self, kernel: Kernel, source: int, output: int) -> bool:
         """Whether a schedule may exist in which the kernel writes a result over an input."""
         if kernel.is_control:
             return targets.is_cpu(self.target) and can_be_in_place(kernel.equations[0], {source}, output)
-        return kernel.reads_in_step(kernel.inputs[source])
+        atom = kernel.inputs[source]
+        return kernel.reads_in_step(atom) or (self.is_gpu and reads_in_rows(kernel, atom))
 
 
 def _type(atom: Atom) -> tuple:

@@ -7,7 +7,7 @@ intermediate results are never stored.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tvmfun.core.dims import typical
@@ -15,6 +15,7 @@ from tvmfun.core.program import Atom, Equation, Variable
 from tvmfun.lower.fusion.device_ops import device_bits
 from tvmfun.lower.fusion.fuse import MAX_EQUATIONS
 from tvmfun.lower.fusion.kernel import Kernel
+from tvmfun.ops.index import gather
 from tvmfun.ops.shape import broadcast_to, iota, reshape
 
 # Fewer rows do not keep the cores busy, and longer rows do not stay in the cache.
@@ -22,6 +23,8 @@ _MIN_ROWS = 16
 _MAX_ROW = 1 << 16
 # The part of a cluster's largest array that a kernel may compute which is set aside.
 _LITTLE = 256
+# The bytes of an array whose memory is worth a kernel that takes a few elements of it earlier.
+_LARGE = 1 << 24
 
 
 def merge_rows(kernels: Sequence[Kernel], returned: Sequence[Atom], is_gpu: bool = False) -> list[Kernel]:
@@ -55,6 +58,15 @@ def merge_rows(kernels: Sequence[Kernel], returned: Sequence[Atom], is_gpu: bool
                 continue
         cluster.add(i, kernel)
     return result + cluster.merged(readers)
+
+
+def reads_in_rows(kernel: Kernel, variable: Atom) -> bool:
+    """Whether a kernel of rows reads each element of an input only where the same row of the results is computed."""
+    rows = _rows(kernel)
+    if not rows or variable.aval.shape[: len(rows)] != rows:
+        return False
+    values = {variable, *_computed_by(kernel)}
+    return all(_is_regular(equation) and _stays_in_rows(equation, rows, values) for equation in kernel.equations)
 
 
 @dataclass
@@ -120,11 +132,21 @@ class _Cluster:
             return
         early = _independent_outputs(kernel, needed)
         late = tuple(out for out in kernel.outputs if out not in early)
+        early += self.taken_early(kernel, needed)
         if early:
             self.before.append(_restricted(kernel, early, ()))
             kernel = _restricted(kernel, late, early)
         self.after.append(kernel)
         self.computed_after.update(late)
+
+    def taken_early(self, kernel: Kernel, needed: set[Variable]) -> tuple[Variable, ...]:
+        """What a kernel takes of large arrays of the cluster, which is free to overwrite them once that is done."""
+        if not self.is_gpu:
+            return ()
+        read = {atom for equation in self.equations.values() for atom in equation.inputs}
+        large = {atom for atom in read - self.computed if typical(atom.aval.nbytes) >= _LARGE}
+        gathers = (equation for equation in kernel.equations if equation.op is gather and equation.inputs[0] in large)
+        return tuple(equation.outputs[0] for equation in gathers if needed.isdisjoint(_sources(kernel, equation)))
 
     def merged(self, readers: dict[Atom, set[int]]) -> list[Kernel]:
         """The members as one kernel and the views that others need, between the kernels set aside."""
@@ -145,6 +167,15 @@ class _Cluster:
         ]
         inputs = dict.fromkeys(a for kernel in self.members.values() for a in kernel.inputs if a not in self.computed)
         return [Kernel(tuple(_in_order(self.equations.values())), tuple(inputs), tuple(outputs)), *views]
+
+
+def _sources(kernel: Kernel, equation: Equation) -> set[Atom]:
+    """The values that an equation of a kernel depends on."""
+    live: set[Atom] = set(equation.inputs)
+    for other in reversed(kernel.equations):
+        if not live.isdisjoint(other.outputs):
+            live.update(other.inputs)
+    return live
 
 
 def _independent_outputs(kernel: Kernel, values: set[Variable]) -> tuple[Variable, ...]:
@@ -212,7 +243,7 @@ def _row_size(shape: tuple[int, ...], axis: tuple[int, ...]) -> bool:
     return 1 < math.prod(shape[min(axis) :]) <= _MAX_ROW
 
 
-def _stays_in_rows(equation: Equation, rows: tuple[int, ...], computed: set[Variable]) -> bool:
+def _stays_in_rows(equation: Equation, rows: tuple[int, ...], computed: Collection[Atom]) -> bool:
     """Whether each row of an equation's result depends only on the same row of values of the cluster."""
     count = len(rows)
     shape = equation.outputs[0].aval.shape

@@ -41,16 +41,20 @@ _TOGETHER, _VECTORS_TOGETHER = 4, 2
 _MOST_THREADS, _MOST_WITH_VECTORS = 1024, 512
 
 
-def emit_rows(group: Group, private: Sequence[Buffer], most_shared: int) -> Stmt | None:
+def emit_rows(
+    group: Group, private: Sequence[Buffer], most_shared: int, in_place: Sequence[tuple[Buffer, Buffer]] = ()
+) -> Stmt | None:
     """The launch of a group whose shared axes are the rows; None if a stage reads elements of other threads.
 
     Args:
         group: the stages.
         private: buffers that nothing else reads.
         most_shared: the most shared memory of a block, in bytes.
+        in_place: inputs, and the outputs to write over them.
     """
     rows = _Rows(group, private, most_shared)
-    return rows.emit() if rows.is_possible() else None
+    is_possible = rows.is_possible() and all(rows.may_overwrite(*pair) for pair in in_place)
+    return rows.emit() if is_possible else None
 
 
 def team_size(rows: Size, length: Size) -> int:
@@ -164,6 +168,22 @@ class _Rows:
                 producer = next((s for s in self.stages if s is not stage and s.output.same_as(load.source)), None)
                 has_elements = producer is not None and is_map(producer) and self.rest(producer)
                 if has_elements and not self._is_in_step(producer, stage, load):
+                    return False
+        return True
+
+    def may_overwrite(self, source: Buffer, output: Buffer) -> bool:
+        """Whether each thread reads its elements of an input, and no others, before it stores those of an output."""
+        position, writer = next((i, stage) for i, stage in enumerate(self.stages) if stage.output.same_as(output))
+        if not is_map(writer) or not self.rest(writer):
+            return False
+        in_step = lambda indices, axes: all(map(lambda index, axis: index.same_as(axis.var), indices, axes))
+        if len(writer.index) != len(writer.space) or not in_step(writer.index, writer.space):
+            return False
+        for i, stage in enumerate(self.stages):
+            axes = [*stage.space[: self.prefix], *self.rest(stage)]
+            for load in reads_of(stage, source):
+                is_own = len(load.indices) == len(axes) and in_step(load.indices, axes)
+                if i > position or not is_own or not same_extents(self.rest(stage), self.rest(writer)):
                     return False
         return True
 

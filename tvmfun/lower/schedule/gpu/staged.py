@@ -23,7 +23,18 @@ from tvmfun.lower.schedule.gpu.transpose import crosswise_loads, emit_transpose
 from tvmfun.lower.schedule.groups import Group, is_pointwise, may_overwrite, private_outputs, share_loops
 from tvmfun.lower.schedule.reduction_passes import along_reduced_axis, cut_reduction, merge_reduced_axes
 from tvmfun.lower.schedule.stage_passes import attach_epilogues, inline_maps, is_copy, small_first
-from tvmfun.lower.schedule.stages import AnyStage, Block, Opaque, Stage, is_map, parse, without_empty
+from tvmfun.lower.schedule.stages import (
+    AnyStage,
+    Block,
+    Opaque,
+    Stage,
+    contains,
+    is_map,
+    parse,
+    reads_of,
+    without_empty,
+    written_by,
+)
 from tvmfun.lower.tir import build
 
 #: Fewer rows than this keep a device busy only if they are short enough for one block to be done soon.
@@ -64,10 +75,18 @@ def schedule_in_place(
         return None
     stages, temps = _prepare(stages, temps)
     groups = share_loops(stages, lambda stage: None, along_reduced_axis, _fills_device)
-    if not all(may_overwrite(groups, *pair) for pair in in_place):
-        return None
     most_shared = tiles.most_shared(str(target.attrs.get("arch", "")))
-    launches = [launch for group in groups for launch in _emit(group, stages, temps, most_shared)]
+    launches: list[Stmt] = []
+    for i, group in enumerate(groups):
+        written = [pair for pair in in_place if contains(written_by(group.stages), pair[1])]
+        later = [stage for other in groups[i + 1 :] for stage in other.stages]
+        if any(reads_of(stage, source) for source, _ in written for stage in later):
+            return None
+        in_rows = [pair for pair in written if not may_overwrite([group], *pair)]
+        emitted = _emit(group, stages, temps, most_shared, in_rows)
+        if emitted is None:
+            return None
+        launches += emitted
     return _with_body(function, launches, temps, in_place, _rule(groups))
 
 
@@ -126,9 +145,29 @@ def _fills_device(members: Sequence[AnyStage], prefix: int) -> bool:
     return build.points(members[0].space[:prefix]) >= _MANY_ROWS or longest <= _SHORT_ROW
 
 
-def _emit(group: Group, stages: Sequence[AnyStage], temps: Sequence[Buffer], most_shared: int) -> list[Stmt]:
-    """The launches of a group: one, unless threads would read what others of the same launch write."""
+def _emit(
+    group: Group,
+    stages: Sequence[AnyStage],
+    temps: Sequence[Buffer],
+    most_shared: int,
+    in_place: Sequence[tuple[Buffer, Buffer]],
+) -> list[Stmt] | None:
+    """The launches of a group: one, unless threads would read what others of the same launch write.
+
+    Args:
+        group: the stages that run in it.
+        stages: all stages of the kernel.
+        temps: its intermediates.
+        most_shared: the most shared memory of a block, in bytes.
+        in_place: inputs of which it reads rows, and the outputs to write over them.
+
+    Returns:
+        The launches; None if an output would be written too early.
+    """
     private = private_outputs(group, stages, temps)
+    if in_place:
+        launch = emit_rows(group, private, most_shared, in_place)
+        return None if launch is None else [launch]
     if len(group.stages) == 1:
         return [_emit_stage(group.stages[0], most_shared)]
     if is_pointwise(group):
