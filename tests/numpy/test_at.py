@@ -181,3 +181,11 @@ def test_errors():
         x.at[np.asarray([0, 1])].max(np.zeros(3))
     with pytest.raises(IndexingError, match="axis 0 has 3 elements"):
         x.at[3].get()
+
+
+@pytest.mark.parametrize("index", [1, slice(0, None, 2)], ids=["one", "every other"])
+def test_negative_zeros_stay_where_nothing_is_added(index):
+    table, new = np.full((4, 3), -0.0, "float32"), np.ones(3, "float32")
+    expected = np.signbit(np.asarray(jnp.asarray(table).at[index].add(new)))
+    for add in (lambda x: x.at[index].add(new), tvmfun.jit(lambda x: x.at[index].add(new))):
+        np.testing.assert_array_equal(np.signbit(np.asarray(add(tnp.asarray(table)))), expected)

@@ -329,7 +329,8 @@ def _update_slices(x: Array, items: list[Any], values: Any, combine: str) -> Arr
     if flipped:
         updates = shapes.flip(updates, axes=tuple(flipped))
     margins = {"low": tuple(low), "high": tuple(high), "interior": tuple(interior)}
-    spread = shapes.pad(updates, x.dtype.type(0), **margins)
+    # Of the zeros, the negative one changes nothing that it is added to.
+    spread = shapes.pad(updates, x.dtype.type(-0.0), **margins)
     if combine == "add":
         return add(x, spread)
     here = shapes.broadcast_to(np.bool_(True), shape=tuple(sizes))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Collection, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from tvm.target import Target
 
@@ -102,7 +102,7 @@ class _Planner:
         return {out: queue.popleft() for out in self.program.outputs if (queue := unused.get(_type(out)))}
 
     def carriers(self, kernels: Sequence[Kernel]) -> Iterator[tuple[Variable, Variable, Variable]]:
-        """Intermediates that a kernel may write over an input before branches write a result over them.
+        """Intermediates that a kernel may write over an input before branches or updates write a result over them.
 
         Yields:
             The intermediate, the input and the result.
@@ -110,6 +110,8 @@ class _Planner:
         makers = {out: kernel for kernel in kernels for out in kernel.outputs}
         readers = Counter(self.viewed.get(atom, atom) for kernel in kernels for atom in kernel.inputs)
         for kernel in kernels:
+            if kernel.equations[0].op.overwrites is not None and kernel.outputs[0] in self.returned:
+                yield from self.updates_before(kernel, makers)
             if kernel.equations[0].op is not switch:
                 continue
             sources = [a for a in kernel.inputs if a in makers and readers[a] == 1 and a not in self.kept]
@@ -118,6 +120,16 @@ class _Planner:
                 for source in sources:
                     if _type(source) == _type(result) and replaced in makers[source].inputs:
                         yield source, replaced, result
+
+    def updates_before(
+        self, kernel: Kernel, makers: Mapping[Atom, Kernel]
+    ) -> Iterator[tuple[Variable, Variable, Variable]]:
+        """The same for a chain of updates of one array, of which ``kernel`` is the last: last to first."""
+        value = _updated(kernel)
+        while value in makers and value not in self.kept and makers[value].equations[0].op.overwrites is not None:
+            source = _updated(makers[value])
+            yield value, source, kernel.outputs[0]
+            value = source
 
     def overwrites(self, kernel: Kernel, position: int) -> InPlace:
         """The results that the kernel at ``position`` writes over inputs that nothing reads after it."""
@@ -165,6 +177,12 @@ class _Planner:
             return targets.is_cpu(self.target) and can_be_in_place(kernel.equations[0], {source}, output)
         atom = kernel.inputs[source]
         return kernel.reads_in_step(atom) or (self.is_gpu and reads_in_rows(kernel, atom))
+
+
+def _updated(kernel: Kernel) -> Any:
+    """The array that an update changes."""
+    first = kernel.equations[0]
+    return first.inputs[first.op.overwrites]
 
 
 def _type(atom: Atom) -> tuple:
