@@ -7,6 +7,7 @@ import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import ShapeDtype, nn, optim
 from tvmfun.lower.fusion.fuse import fuse
+from tvmfun.program_text.reader import Reader
 
 MATRIX = ShapeDtype((8, 8), "float32")
 VECTOR = ShapeDtype((8,), "float32")
@@ -178,3 +179,24 @@ def test_a_count_that_is_returned_and_used():
     got = tvmfun.jit(step, donate_argnums=0)(tnp.asarray(count), x)
     for a, b in zip(got, (4, x / 16, x / (1 + 1 / 16)), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+def test_what_is_computed_in_vain_has_no_kernel():
+    """Texts may hold such equations, also in loops, where a kernel without results could not be scheduled."""
+    text = """program f(a: float32[4,3]) returns "*" {
+      b: float32[4,3] = loop(a, body=program step(a: float32[3]) returns {"tuple": [null, "*"]} {
+          c: bool[3] = less(a, 0.0:float32)
+          d: float32[3] = add(a, 3.0:float32)
+          e: float32[3] = where(c, d, a)
+          f: int32[3] = argsort(a)
+          g: int32[3,1] = reshape(f, shape=(3, 1))
+          h: float32[3] = gather(a, g, mode='in_bounds', batch=0)
+          return h
+        }, cond=None, length=4, reverse=False, counted=False, consts=0, carry=0)
+      return b
+    }"""
+    x = np.random.default_rng(0).normal(size=(4, 3)).astype("float32")
+    program = Reader(text).read()
+    np.testing.assert_array_equal(np.asarray(tvmfun.jit(program)(x)), np.sort(x))
+    (loop,) = program.equations
+    assert [kernel.name for kernel in fuse(loop.params["body"])] == ["argsort", "reshape", "gather"]
