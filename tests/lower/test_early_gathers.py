@@ -44,6 +44,10 @@ FUNCTIONS = {
     "of what is the same in all rows": (lambda x, b, y: taken(tnp.exp(x) + b, y), ["float32[4,6,40]", "float32[40]"]),
     "clipped": (lambda x, b, y: tnp.take(tnp.tanh(b), y[0, :3], mode="clip"), ["float32[40]"]),
     "several axes": (lambda x, b, y: (tnp.exp(x) * b)[y[0] % 4, y[1] % 6], ["float32[4,6,40]"]),
+    "of parts that are the same in all rows": (
+        lambda x, b, y: taken((tnp.exp(x) + tnp.stack([b, b])[:1, None, :])[..., :37] * b[:37], y % 37),
+        ["float32[4,6,40]", "float32[40]", "float32[37]"],
+    ),
     "in half precision": (
         lambda x, b, y: taken(log_probabilities(tnp.astype(tnp.astype(x @ WEIGHTS, "bfloat16"), "float32") + b), y),
         ["bfloat16[4,6,40]", "float32[40]"],
@@ -62,7 +66,9 @@ def test_few_elements_are_computed(name):
 
 UNCHANGED = {
     # Nothing reads the product but the operation, which is computed where it is multiplied.
-    "of a product's epilogue": lambda x, b, y: (lambda z: (taken(z, y), tnp.sum(z)))(tnp.exp(x @ WEIGHTS)),
+    "of a product's epilogue": lambda x, b, y: taken(tnp.exp(x @ WEIGHTS), y),
+    # The operation is returned, too, in which case it is stored anyway.
+    "of a result": lambda x, b, y: (lambda z: (taken(z, y), z))(tnp.exp(x)),
     "of most elements": lambda x, b, y: tnp.exp(b)[y],
     "filled": lambda x, b, y: tnp.exp(b).at[y[0, :3]].get(mode="fill", fill_value=0),
     "of an argument": lambda x, b, y: taken(x, y),
@@ -74,6 +80,14 @@ def test_others_stay(name):
     program = inlined(tvmfun.trace(UNCHANGED[name])(X, BIAS, LABELS))
     assert gathered(program)
     assert gather_early(program) is program
+
+
+def test_parts_of_what_is_the_same_in_all_rows():
+    """The biases are cut first, and their part is the same for all rows: indices of a batch have no batch there."""
+    function = lambda x, b, y: taken(tnp.exp(x) + b[:, :37], y)
+    x, b = X[0, :4, :37].copy(), BIAS[None].copy()
+    program = inlined(tvmfun.trace(function)(x, b, LABELS[:, 0]))
+    assert_same_values(program, gather_early(program), x, b, LABELS[:, 0])
 
 
 def test_dynamic_sizes_stay():

@@ -181,8 +181,8 @@ def test_a_count_that_is_returned_and_used():
         np.testing.assert_allclose(a, b, rtol=1e-6)
 
 
-def test_what_is_computed_in_vain_has_no_kernel():
-    """Texts may hold such equations, also in loops, where a kernel without results could not be scheduled."""
+def test_dead_code_has_no_kernel():
+    """Texts may have some, also in loops, where a kernel without results could not be scheduled."""
     text = """program f(a: float32[4,3]) returns "*" {
       b: float32[4,3] = loop(a, body=program step(a: float32[3]) returns {"tuple": [null, "*"]} {
           c: bool[3] = less(a, 0.0:float32)

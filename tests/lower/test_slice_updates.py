@@ -117,12 +117,32 @@ def scattered(lax, np_, table, rows, starts):
     return lax.scan(step, table, (rows, abs(starts)))
 
 
+def padded(lax, np_, table, rows, starts):
+    """What is added is the same along an axis that is not padded, or begins outside of the table."""
+
+    def step(t, x):
+        t = t + np_.pad(x[:1, :1][None], ((0, 0), (0, 0), (1, 2)))
+        return t.at[:, 1:2].add(x[None, :1]) + np_.pad(x[None, :1], ((0, 11), (1, 3), (0, 0))), None
+
+    return lax.scan(step, np_.asarray(table), rows)
+
+
+def old_values(lax, np_, table, rows, starts):
+    """The table is still read after an update."""
+
+    def step(t, x):
+        new = updated(lax, updated(lax, t, 0, x, "set"), 1, t[0], "add")
+        return updated(lax, new, 2, t[1] + new[1], "set"), t[2]
+
+    return lax.scan(step, table, rows)
+
+
 def once(lax, np_, table, rows, starts):
     return updated(lax, table, (1, slice(0, 2)), rows[0, 0], "add"), table[1]
 
 
 BY_START = (rows, blocks, chained, shifted, kept, caches, until, nested, plain)
-PROGRAMS = {f.__name__: f for f in (*BY_START, constant, strided, scattered, once)}
+PROGRAMS = {f.__name__: f for f in (*BY_START, constant, strided, scattered, padded, old_values, once)}
 
 
 def pair(name):
@@ -198,6 +218,28 @@ def test_nothing_but_the_update_is_written():
         compiled = tvmfun.jit(function, donate_argnums=0).lower(*arguments).compile()
         assert compiled.cost_analysis().bytes < 500_000
         assert compiled.memory_analysis().temporaries < 200_000
+
+
+def test_updates_outside_of_loops_stay_one_kernel():
+    """Each of them would copy the table, which is not donated."""
+
+    def border(t):
+        return t.at[0].set(0).at[-1].set(0).at[:, 0].set(1).at[:, -1].add(1)
+
+    compiled = tvmfun.jit(border).lower(tvmfun.ShapeDtype((1024, 512), "float32")).compile()
+    assert compiled.memory_analysis().temporaries < 100_000
+    assert compiled.cost_analysis().bytes < 2.2 * 1024 * 512 * 4
+
+
+@pytest.mark.parametrize("filler", [0.0, -0.0])
+def test_signs_of_zeros(filler):
+    table = np.full((8, 4), -0.0, "float32")
+
+    def sums(m):
+        add = lambda t, x: (t + m.numpy.pad(x[None], ((2, 5), (0, 0)), constant_values=filler), None)
+        return m.jit(lambda t, xs: m.lax.scan(add, t, xs)[0])(table, np.ones((3, 4), "float32"))
+
+    np.testing.assert_array_equal(np.signbit(np.asarray(sums(tvmfun))), np.signbit(np.asarray(sums(jax))))
 
 
 @pytest.mark.slow

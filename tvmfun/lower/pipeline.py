@@ -63,7 +63,7 @@ def rewritten(program: Program, target: Target) -> Program:
         program = convert_outside_loops(program)
         program = align_columns(program)
         program = gather_early(program)
-    return update_slices(program)
+    return update_slices(program, target)
 
 
 def fused(program: Program, target: Target) -> list[Kernel]:

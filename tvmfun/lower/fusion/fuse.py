@@ -495,7 +495,7 @@ def fuse(program: Program, style: Style = PLAIN) -> list[Kernel]:
     """Returns the kernels of a Program in an order in which they can run.
 
     Args:
-        program: without calls. What it computes in vain, which tracing leaves out, gets no kernel.
+        program: without calls. Dead code in it, which texts and rewrites may have, gets no kernel.
         style: :data:`CPU`, :data:`GPU`, or :data:`PLAIN` for no target in particular.
     """
     return _Fusion(program.without_dead_code(), style).run()

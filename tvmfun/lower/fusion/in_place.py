@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tvm.target import Target
 
@@ -124,7 +124,7 @@ class _Planner:
     def updates_before(
         self, kernel: Kernel, makers: Mapping[Atom, Kernel]
     ) -> Iterator[tuple[Variable, Variable, Variable]]:
-        """The same for a chain of updates of one array, of which ``kernel`` is the last: last to first."""
+        """Yields what :meth:`carriers` does for a chain of updates of one array, the last of which is ``kernel``."""
         value = _updated(kernel)
         while value in makers and value not in self.kept and makers[value].equations[0].op.overwrites is not None:
             source = _updated(makers[value])
@@ -145,7 +145,9 @@ class _Planner:
         pairs = []
         for output, variable in enumerate(kernel.outputs):
             carried = ((i, out) for a, out in self.carried.get(variable, ()) for i in dead if kernel.inputs[i] is a)
-            carried = [(i, out) for i, out in carried if self.can_write(kernel, i, output)]
+            carried = [
+                (i, out) for i, out in carried if kernel.inputs[i] in self.donated and self.can_write(kernel, i, output)
+            ]
             if carried and not is_control:
                 source, result = carried[0]
                 dead.remove(source)
@@ -179,9 +181,10 @@ class _Planner:
         return kernel.reads_in_step(atom) or (self.is_gpu and reads_in_rows(kernel, atom))
 
 
-def _updated(kernel: Kernel) -> Any:
+def _updated(kernel: Kernel) -> Atom:
     """The array that an update changes."""
     first = kernel.equations[0]
+    assert first.op.overwrites is not None
     return first.inputs[first.op.overwrites]
 
 

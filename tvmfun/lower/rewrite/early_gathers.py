@@ -20,12 +20,12 @@ from tvmfun.lower.rewrite.equations import with_inner
 from tvmfun.ops import shape as shapes
 from tvmfun.ops.index import gather
 
-#: How many times larger than what it takes the array of a gather is at least.
+# The array of a gather is at least this many times as large as what is taken.
 _LARGER = 8
 
 
 def gather_early(program: Program) -> Program:
-    """Returns the Program, and those in its loops and branches, with gathers of what pointwise operations read.
+    """Returns the Program, and those in its loops and branches, with gathers moved before pointwise operations.
 
     Args:
         program: without calls.
@@ -34,10 +34,13 @@ def gather_early(program: Program) -> Program:
     readers = Counter(atom for equation in program.equations for atom in equation.inputs)
     readers.update(program.outputs)
     equations: list[Equation] = []
+    is_same = True
     for equation in program.equations:
         moved = _Gather(equation, producers, readers).moved() if equation.op is gather else []
-        equations += moved or [with_inner(equation, gather_early)]
-    if all(new is old for new, old in zip(equations, program.equations, strict=False)):
+        new = moved or [with_inner(equation, gather_early)]
+        is_same = is_same and new[0] is equation
+        equations += new
+    if is_same:
         return program
     return replace(program, equations=tuple(equations)).without_dead_code()
 
@@ -50,7 +53,7 @@ class _Gather:
     producers: Mapping[Atom, Equation]
     readers: Mapping[Atom, int]
     added: list[Equation] = field(default_factory=list)
-    known: dict[Atom, Atom | None] = field(default_factory=dict)
+    known: dict[tuple[Atom, tuple[int, ...]], Atom | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.array, self.indices = self.equation.inputs
@@ -63,24 +66,26 @@ class _Gather:
         is_static = not dims.is_dynamic((*x.shape, *self.indices.aval.shape))
         if not is_static or self.equation.params["mode"] == "fill" or _LARGER * result.size > x.size:
             return []
-        found = self.through(self.array, x.shape)
+        # Where others read the array, it may be stored anyway.
+        found = self.through(self.array, x.shape) if self.readers[self.array] == 1 else None
         if found is None or found.aval.shape != result.shape:
             return []
-        *others, last = self.added
+        *others, last = self.added  # with some of attempts that failed, which are dead code
+        assert last.outputs == (found,)
         return [*others, last._replace(outputs=self.equation.outputs)]
 
     def of(self, atom: Atom, shape: tuple[int, ...]) -> Atom | None:
-        """What it takes of a value that is broadcast to a shape; None if another array would have to be stored."""
+        """What it takes of a value that is broadcast to a shape; None if that probably stores another array."""
         if isinstance(atom, Literal) or atom.aval.ndim == 0:
             return atom
-        if atom not in self.known:
-            self.known[atom] = self.through(atom, shape) or self.direct(atom, shape)
-        return self.known[atom]
+        if (atom, shape) not in self.known:
+            self.known[atom, shape] = self.through(atom, shape) or self.direct(atom, shape)
+        return self.known[atom, shape]
 
     def through(self, atom: Atom, shape: tuple[int, ...]) -> Atom | None:
         """What computes it from what is taken of the operands of a pointwise operation, or of the source of a slice."""
         producer = self.producers.get(atom)
-        if producer is not None and self.takes_first(producer):
+        if producer is not None and atom.aval.shape == shape and self.takes_first(producer):
             (source,) = producer.inputs
             return self.of(source, source.aval.shape)
         if producer is None or producer.op.kind != "pointwise" or not producer.inputs:

@@ -1,8 +1,8 @@
-"""Updates of slices in place: where a state is replaced by itself with a slice of it updated, only that is written.
+"""Updates of slices in place: where a state becomes itself but for a slice, only that slice is written.
 
 As a map, ``dynamic_update_slice`` computes every element of its result, so a loop that writes one row of a table per
-step would write the whole table. As loops over the update it can be written over the state. So is an array
-that is added to a block of the state, or stored there.
+step would write the whole table. As loops over the update, the result can be written over the table. What a loop adds
+to a block of the arrays that it carries, or stores there, becomes such an update, too.
 """
 
 from __future__ import annotations
@@ -11,62 +11,120 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import numpy as np
+from tvm.target import Target
 
+from tvmfun import dtypes
 from tvmfun.core import dims
 from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
+from tvmfun.lower import target as targets
 from tvmfun.lower.rewrite.equations import with_inner
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops import shape as shapes
+from tvmfun.ops.control import loop
 from tvmfun.ops.dynamic_slice import dynamic_update_slice, slice_update
 
-#: How many times larger than a block that is updated a state is at least.
+# An array is at least this many times as large as a block of it that is updated.
 _LARGER = 4
 
 
-def update_slices(program: Program) -> Program:
+def update_slices(program: Program, target: Target) -> Program:
     """Returns the Program, and those in its loops and branches, with updates of its inputs that can be in place.
 
-    An update changes if it turns, alone or with other updates, an input of the Program into a result of it.
+    An update changes if it turns, alone or with other updates, an input of the Program into a result of it. Blocks are
+    updated in loops on CPUs only: elsewhere one kernel may compute several updates, and its result is copied anyway.
 
     Args:
         program: without calls.
+        target: the target.
     """
+    return _updated(program, (), targets.is_cpu(target))
+
+
+def _updated(program: Program, carried: tuple[Variable, ...], is_cpu: bool) -> Program:
+    """The Program with updates in place; ``carried`` are the inputs that its first results replace."""
     producers = {out: equation for equation in program.equations for out in equation.outputs}
-    known: set[Atom] = set(program.inputs)
+    last_reader = {atom: equation for equation in program.equations for atom in equation.inputs}
+    known, states = set(program.inputs), set(carried)
     candidates: list[tuple[Equation, list[Equation]]] = []
     for equation in program.equations:
-        if update := _update(equation, producers, known):
+        update = _update_of_slice(equation, known) or _update_of_block(equation, producers, states)
+        # A state that is still read would have to be copied.
+        if update and (update[-1] is update[0] or last_reader[update[-1].inputs[0]] is equation):
             candidates.append((equation, update))
             known.update(equation.outputs)
-    wanted: set[Atom] = set(program.outputs).difference(program.inputs)
+            states.update(equation.outputs if update[-1].inputs[0] in states else ())
+    results = set(program.outputs).difference(program.inputs)
+    replaced = results.intersection(program.outputs[: len(carried)])
     chosen: dict[int, list[Equation]] = {}
     for equation, update in reversed(candidates):
+        wanted = results if len(update) == 1 else replaced
         if not wanted.isdisjoint(equation.outputs):
             chosen[id(equation)] = update
-            wanted.add(update[-1].inputs[0])  # the state
-    if not chosen and all(with_inner(one, update_slices) is one for one in program.equations):
-        return program
-    lists = (chosen.get(id(one)) or [with_inner(one, update_slices)] for one in program.equations)
-    return replace(program, equations=tuple(one for equations in lists for one in equations)).without_dead_code()
+            state = update[-1].inputs[0]
+            results.add(state)
+            replaced.update([state] if equation.outputs[0] in replaced else [])
+    equations: list[Equation] = []
+    is_same = True
+    for equation in program.equations:
+        inside = lambda inner, equation=equation: _updated(inner, _carried(equation, inner) if is_cpu else (), is_cpu)
+        new = chosen.get(id(equation)) or [with_inner(equation, inside)]
+        is_same = is_same and new[0] is equation
+        equations += new
+    return program if is_same else replace(program, equations=tuple(equations)).without_dead_code()
 
 
-def _update(equation: Equation, producers: Mapping[Atom, Equation], states: Collection[Atom]) -> list[Equation]:
-    """The update of a state that an equation is, with what computes the slice; none if it is not one."""
-    if dims.is_dynamic(tuple(atom.aval.shape for atom in equation.inputs)):
+def _carried(equation: Equation, inner: Program) -> tuple[Variable, ...]:
+    """The inputs of a Program in an equation that hold what the steps of a loop carry."""
+    if equation.op is not loop or inner is not equation.params["body"]:
+        return ()
+    first = equation.params["consts"]
+    return inner.inputs[first : first + equation.params["carry"]]
+
+
+def _update_of_slice(equation: Equation, states: Collection[Atom]) -> list[Equation]:
+    """The update in place that ``dynamic_update_slice`` of a state is; none if the equation is not one."""
+    if equation.op is not dynamic_update_slice or equation.inputs[0] not in states or _is_dynamic(equation):
         return []
-    if equation.op is dynamic_update_slice and equation.inputs[0] in states:
-        has_elements = all(atom.aval.size for atom in equation.inputs)
-        return [equation._replace(op=slice_update)] if has_elements else []
+    return [equation._replace(op=slice_update)] if all(atom.aval.size for atom in equation.inputs) else []
+
+
+def _update_of_block(
+    equation: Equation, producers: Mapping[Atom, Equation], states: Collection[Atom]
+) -> list[Equation]:
+    """The equations that compute a block of a result, and write it into the state; none if most of the state changes.
+
+    A batch may share the padding.
+    """
+    if _is_dynamic(equation):
+        return []
     for state, pad in _sums(equation, producers) or _choices(equation, producers):
-        if state in states and state.aval == equation.outputs[0].aval and _is_small_block(pad):
-            return _update_of_block(equation, state, pad)
+        shape, padded = state.aval.shape, pad.outputs[0].aval.shape
+        lead = shape[: len(shape) - len(padded)]
+        is_whole = (*lead, *padded) == shape and state.aval == equation.outputs[0].aval
+        if state not in states or not is_whole or not _is_small_block(pad):
+            continue
+        low, sizes = (*(0,) * len(lead), *pad.params["low"]), (*lead, *pad.inputs[0].aval.shape)
+        stop = tuple(first + size for first, size in zip(low, sizes, strict=True))
+        whole, part = Variable(equation.outputs[0].aval), Variable(replace(equation.outputs[0].aval, shape=sizes))
+        params = {"start": low, "stop": stop, "step": (1,) * len(low)}
+        starts = tuple(Literal(np.int32(first)) for first in low)
+        return [
+            equation._replace(outputs=(whole,)),
+            Equation(shapes.slice, (whole,), params, (part,), equation.source),
+            Equation(slice_update, (state, part, *starts), {}, equation.outputs, equation.source),
+        ]
     return []
+
+
+def _is_dynamic(equation: Equation) -> bool:
+    return dims.is_dynamic(tuple(atom.aval.shape for atom in equation.inputs))
 
 
 def _sums(equation: Equation, producers: Mapping[Atom, Equation]) -> list[tuple[Atom, Equation]]:
     """The arrays to which an equation adds a padded one, with the padding."""
     pairs = (equation.inputs, equation.inputs[::-1]) if equation.op is pw.add else ()
-    return [(state, producers[added]) for state, added in pairs if added in producers and _fills(producers[added], 0)]
+    found = ((state, producers[added]) for state, added in pairs if added in producers)
+    return [(state, pad) for state, pad in found if _fills(pad, -0.0)]  # 0 would change the sign of -0
 
 
 def _choices(equation: Equation, producers: Mapping[Atom, Equation]) -> list[tuple[Atom, Equation]]:
@@ -74,38 +132,23 @@ def _choices(equation: Equation, producers: Mapping[Atom, Equation]) -> list[tup
     if equation.op is not pw.where or equation.inputs[0] not in producers:
         return []
     pad = producers[equation.inputs[0]]
-    if not _fills(pad, 0) or pad.inputs[0] not in producers:
+    if not _fills(pad, False) or pad.inputs[0] not in producers:
         return []
     mask = producers[pad.inputs[0]]
     is_true = mask.op is shapes.broadcast_to and isinstance(mask.inputs[0], Literal) and bool(mask.inputs[0].value)
     return [(equation.inputs[2], pad)] if is_true else []
 
 
-def _fills(equation: Equation, number: int) -> bool:
-    """Whether an equation pads with this number."""
+def _fills(equation: Equation, number: float) -> bool:
+    """Whether an equation pads with this number, which has the sign of a zero."""
     if equation.op is not shapes.pad or not isinstance(equation.inputs[1], Literal):
         return False
-    return equation.inputs[1].value == number
+    filler = equation.inputs[1].value
+    is_float = dtypes.is_float(filler.dtype)
+    return bool(filler == number) and (not is_float or bool(np.signbit(filler) == np.signbit(number)))
 
 
 def _is_small_block(pad: Equation) -> bool:
     """Whether an equation writes an array as one block into a much larger one."""
     is_block = not any(pad.params["interior"]) and min((*pad.params["low"], *pad.params["high"]), default=0) >= 0
     return is_block and 0 < _LARGER * pad.inputs[0].aval.size <= pad.outputs[0].aval.size
-
-
-def _update_of_block(equation: Equation, state: Atom, pad: Equation) -> list[Equation]:
-    """The equations that compute a block of a result and write it into the state that the result is elsewhere."""
-    shape, padded = state.aval.shape, pad.outputs[0].aval.shape
-    # A batch may share the mask.
-    lead = shape[: len(shape) - len(padded)]
-    low, sizes = (*(0,) * len(lead), *pad.params["low"]), (*lead, *pad.inputs[0].aval.shape)
-    stop = tuple(first + size for first, size in zip(low, sizes, strict=True))
-    whole, part = Variable(equation.outputs[0].aval), Variable(replace(equation.outputs[0].aval, shape=sizes))
-    params = {"start": low, "stop": stop, "step": (1,) * len(low)}
-    starts = tuple(Literal(np.int32(first)) for first in low)
-    return [
-        equation._replace(outputs=(whole,)),
-        Equation(shapes.slice, (whole,), params, (part,), equation.source),
-        Equation(slice_update, (state, part, *starts), {}, equation.outputs, equation.source),
-    ]

@@ -80,6 +80,11 @@ def is_device_function(call: ir.Call) -> bool:
     return called(call) == "tirx.cuda.func_call"
 
 
+def _are_axes(indices: Sequence[Expr], axes: Sequence[Axis]) -> bool:
+    """Whether indices are the variables of these axes."""
+    return len(indices) == len(axes) and all(i.same_as(axis.var) for i, axis in zip(indices, axes, strict=True))
+
+
 class _Rows:
     """The launch of one group."""
 
@@ -174,16 +179,13 @@ class _Rows:
     def may_overwrite(self, source: Buffer, output: Buffer) -> bool:
         """Whether each thread reads its elements of an input, and no others, before it stores those of an output."""
         position, writer = next((i, stage) for i, stage in enumerate(self.stages) if stage.output.same_as(output))
-        if not is_map(writer) or not self.rest(writer):
-            return False
-        in_step = lambda indices, axes: all(map(lambda index, axis: index.same_as(axis.var), indices, axes))
-        if len(writer.index) != len(writer.space) or not in_step(writer.index, writer.space):
+        if not is_map(writer) or not self.rest(writer) or not _are_axes(writer.index, writer.space):
             return False
         for i, stage in enumerate(self.stages):
             axes = [*stage.space[: self.prefix], *self.rest(stage)]
             for load in reads_of(stage, source):
-                is_own = len(load.indices) == len(axes) and in_step(load.indices, axes)
-                if i > position or not is_own or not same_extents(self.rest(stage), self.rest(writer)):
+                is_own = _are_axes(load.indices, axes) and same_extents(self.rest(stage), self.rest(writer))
+                if i > position or not is_own:
                     return False
         return True
 

@@ -159,7 +159,7 @@ def _emit(
         stages: all stages of the kernel.
         temps: its intermediates.
         most_shared: the most shared memory of a block, in bytes.
-        in_place: inputs of which it reads rows, and the outputs to write over them.
+        in_place: inputs, and the outputs to write over them, without pairs that are safe element by element.
 
     Returns:
         The launches; None if an output would be written too early.
