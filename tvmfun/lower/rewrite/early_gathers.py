@@ -63,8 +63,9 @@ class _Gather:
     def moved(self) -> list[Equation]:
         """The gathers of operands and the operations on what they take; none if that is not worthwhile."""
         x, result = self.array.aval, self.equation.outputs[0].aval
-        is_static = not dims.is_dynamic((*x.shape, *self.indices.aval.shape))
-        if not is_static or self.equation.params["mode"] == "fill" or _LARGER * result.size > x.size:
+        if dims.is_dynamic((*x.shape, *self.indices.aval.shape)) or self.equation.params["mode"] == "fill":
+            return []
+        if result.size == 0 or _LARGER * result.size > x.size:
             return []
         # Where others read the array, it may be stored anyway.
         found = self.through(self.array, x.shape) if self.readers[self.array] == 1 else None
