@@ -16,7 +16,7 @@ from tvmfun.lower import pipeline
 from tvmfun.lower import target as targets
 
 # A main loop's dtype, tile and part of a warp, as its functions are named.
-_LOOP = re.compile(r"#define tvmfun_(\w+?)_(\d+)x(\d+)x(\d+)x(\d+)x(\d+)_[km]{2}(_wgmma)?\n")
+_LOOP = re.compile(r"#define tvmfun_(\w+?)_(\d+)x(\d+)x(\d+)x(\d+)x(\d+)_[km]{2}(_wgmma\d?)?\n")
 #: The terms of an instruction, and its name.
 UNITS = {
     "bfloat16": (16, "HMMA.16816.F32.BF16"),
