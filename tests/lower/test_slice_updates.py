@@ -118,7 +118,7 @@ def scattered(lax, np_, table, rows, starts):
 
 
 def padded(lax, np_, table, rows, starts):
-    """What is added is the same along an axis that is not padded, or begins outside of the table."""
+    """Padded arrays of which one is the same along an axis that is not padded."""
 
     def step(t, x):
         t = t + np_.pad(x[:1, :1][None], ((0, 0), (0, 0), (1, 2)))

@@ -140,7 +140,7 @@ class _Cluster:
         self.computed_after.update(late)
 
     def taken_early(self, kernel: Kernel, needed: set[Variable]) -> tuple[Variable, ...]:
-        """What a kernel takes of large arrays of the cluster; taken early, the cluster may overwrite these arrays."""
+        """Elements that a kernel takes of large arrays; once they are taken, the cluster may overwrite the arrays."""
         if not self.is_gpu:
             return ()
         read = {atom for equation in self.equations.values() for atom in equation.inputs}

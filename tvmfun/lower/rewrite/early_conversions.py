@@ -5,13 +5,12 @@ The kernel that computes the values then stores them converted, and what changes
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
 from tvmfun.core.derivative import is_float
 from tvmfun.core.program import Atom, Equation, Program, Variable
-from tvmfun.lower.rewrite.equations import with_inner
+from tvmfun.lower.rewrite.equations import producers_of, readers_of, with_inner
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops.shape import permute_dims, reshape
 
@@ -24,9 +23,7 @@ def convert_early(program: Program) -> Program:
     Args:
         program: without calls.
     """
-    producers = {out: equation for equation in program.equations for out in equation.outputs}
-    readers = Counter(atom for equation in program.equations for atom in equation.inputs)
-    readers.update(program.outputs)
+    producers, readers = producers_of(program), readers_of(program)
     equations: list[Equation] = []
     for equation in program.equations:
         layouts = _layouts_before(equation, producers, readers)

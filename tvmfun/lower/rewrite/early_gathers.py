@@ -6,7 +6,6 @@ softmax is computed, which can then be written over them.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -16,7 +15,7 @@ from tvmfun import dtypes
 from tvmfun.core import dims
 from tvmfun.core.array import ShapeDtype
 from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
-from tvmfun.lower.rewrite.equations import with_inner
+from tvmfun.lower.rewrite.equations import producers_of, readers_of, with_inner
 from tvmfun.ops import shape as shapes
 from tvmfun.ops.index import gather
 
@@ -30,9 +29,7 @@ def gather_early(program: Program) -> Program:
     Args:
         program: without calls.
     """
-    producers = {out: equation for equation in program.equations for out in equation.outputs}
-    readers = Counter(atom for equation in program.equations for atom in equation.inputs)
-    readers.update(program.outputs)
+    producers, readers = producers_of(program), readers_of(program)
     equations: list[Equation] = []
     is_same = True
     for equation in program.equations:
@@ -76,7 +73,7 @@ class _Gather:
         return [*others, last._replace(outputs=self.equation.outputs)]
 
     def of(self, atom: Atom, shape: tuple[int, ...]) -> Atom | None:
-        """What it takes of a value that is broadcast to a shape; None if that probably stores another array."""
+        """Elements of a value that is broadcast to a shape; None if another array would probably have to be stored."""
         if isinstance(atom, Literal) or atom.aval.ndim == 0:
             return atom
         if (atom, shape) not in self.known:
@@ -84,7 +81,7 @@ class _Gather:
         return self.known[atom, shape]
 
     def through(self, atom: Atom, shape: tuple[int, ...]) -> Atom | None:
-        """What computes it from what is taken of the operands of a pointwise operation, or of the source of a slice."""
+        """Elements of a pointwise operation, computed from those of its operands, or of a slice of a larger array."""
         producer = self.producers.get(atom)
         if producer is not None and atom.aval.shape == shape and self.takes_first(producer):
             (source,) = producer.inputs

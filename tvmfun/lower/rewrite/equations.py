@@ -1,14 +1,25 @@
-"""Parts of passes over equations: one replaced by a composition, and the Programs in the parameters of one."""
+"""Parts of passes over equations: who computes and reads a value, compositions, and Programs in parameters."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 from tvmfun import tree
 from tvmfun.core.array import Array
-from tvmfun.core.program import Equation, Literal, Program, Variable
+from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
 from tvmfun.core.trace import trace_flat
+
+
+def producers_of(program: Program) -> dict[Atom, Equation]:
+    """Returns the equation that computes each value."""
+    return {out: equation for equation in program.equations for out in equation.outputs}
+
+
+def readers_of(program: Program) -> Counter[Atom]:
+    """Returns how often each value is read by equations, or returned."""
+    return Counter([*(atom for equation in program.equations for atom in equation.inputs), *program.outputs])
 
 
 def composed(equation: Equation, compute: Callable[..., Array]) -> list[Equation]:

@@ -17,7 +17,7 @@ from tvmfun import dtypes
 from tvmfun.core import dims
 from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
 from tvmfun.lower import target as targets
-from tvmfun.lower.rewrite.equations import with_inner
+from tvmfun.lower.rewrite.equations import producers_of, with_inner
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops import shape as shapes
 from tvmfun.ops.control import loop
@@ -42,7 +42,7 @@ def update_slices(program: Program, target: Target) -> Program:
 
 def _updated(program: Program, carried: tuple[Variable, ...], is_cpu: bool) -> Program:
     """The Program with updates in place; ``carried`` are the inputs that its first results replace."""
-    producers = {out: equation for equation in program.equations for out in equation.outputs}
+    producers = producers_of(program)
     last_reader = {atom: equation for equation in program.equations for atom in equation.inputs}
     known, states = set(program.inputs), set(carried)
     candidates: list[tuple[Equation, list[Equation]]] = []
