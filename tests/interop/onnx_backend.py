@@ -16,6 +16,7 @@ import tvmfun
 from tvmfun import random
 from tvmfun.interop.onnx import OnnxFunction, from_onnx
 from tvmfun.interop.onnx.tensors import is_narrow
+from tvmfun.interop.random_keys import random_key_name
 
 
 class Model(BackendRep):
@@ -36,7 +37,8 @@ class Model(BackendRep):
 
         @tvmfun.jit
         def call(params: dict[str, Any], moving: dict[str, Any]) -> Any:
-            return self.function(params, key=random.key(0), **static, **moving)
+            key = {random_key_name([kind.name for kind in types]): random.key(0)}
+            return self.function(params, **static, **moving, **key)
 
         results = call(self.params, moving)
         results = results if isinstance(results, tuple) else (results,)

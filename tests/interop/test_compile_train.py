@@ -70,6 +70,26 @@ def test_optimizers_schedules_and_groups(name: str):
     torch.testing.assert_close(module.eval()(x), other.eval()(x), rtol=1e-5, atol=1e-6)
 
 
+def test_arguments_called_key():
+    torch.manual_seed(0)
+    attention, x = nn.MultiheadAttention(8, 2, batch_first=True), torch.randn(2, 5, 8)
+
+    class Loss(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = copy.deepcopy(attention)
+
+        def forward(self, query: Any, key: Any) -> Any:
+            return self.attention(query, key, key)[0].square().sum()
+
+    module, other = Loss(), Loss()
+    step = compile_train(module, None, optim.sgd(0.05))
+    other(query=x, key=x + 1).backward()
+    step(query=x, key=x + 1)
+    for ours, theirs in zip(module.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs - 0.05 * theirs.grad, rtol=1e-4, atol=1e-5)
+
+
 def test_models_with_their_own_loss():
     net = made(torch_nets.gpt2)
     module, other = net.module.train(), copy.deepcopy(net.module).train()

@@ -279,6 +279,18 @@ def test_random_numbers_differ_between_the_steps_of_a_loop():
         function(params, np.ones(2, "float32"))
 
 
+def test_an_input_called_key_leaves_the_random_key_another_name():
+    nodes = [node("RandomNormalLike", ["key"], ["noise"]), node("Add", ["key", "noise"], ["y"])]
+    function, params = from_onnx(model(nodes, [value("key", 2)], [value("y", 2)]))
+    x = np.ones(2, "float32")
+    first, again, other = (function(params, key=x, random_key=random.key(i)) for i in (0, 0, 1))
+    np.testing.assert_array_equal(first, again)
+    assert (np.asarray(first) != np.asarray(other)).all()
+    np.testing.assert_array_equal(first, function(params, x, random_key=random.key(0)))
+    with pytest.raises(errors.ArgumentError, match="needs a key"):
+        function(params, key=x)
+
+
 # -- functions and files -----------------------------------------------------------------------------------------------
 
 

@@ -144,6 +144,14 @@ def test_dropout_keeps_the_mean_and_returns_its_mask():
     assert abs(np.asarray(y).mean() - 1) < 0.03
 
 
+def test_an_input_called_key_leaves_the_random_key_another_name():
+    text = f"{HEADER}def @main(%key: Tensor[(1000), float64]) {{ nn.dropout(%key, rate=0.25f).0 }}"
+    function, _ = from_relay(text, train=True)
+    first, again, other = (function({}, key=np.ones(1000), random_key=random.key(i))[0] for i in (0, 0, 1))
+    np.testing.assert_array_equal(first, again)
+    assert (np.asarray(first) != np.asarray(other)).any()
+
+
 @pytest.mark.slow
 def test_batches_of_any_size_share_one_compilation():
     net = NETS["mlp"]()

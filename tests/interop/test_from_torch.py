@@ -148,6 +148,18 @@ def test_dropout_of_pictures_and_attention():
     assert abs(np.asarray(attended).mean() - 1) < 0.1 and np.asarray(attended).std() > 0.05
 
 
+def test_an_input_called_key_leaves_the_random_key_another_name():
+    attention, x = nn.MultiheadAttention(8, 2, dropout=0.5, batch_first=True), torch.randn(2, 5, 8)
+    named = {"query": x, "key": x + 1, "value": x}
+    function, params, state = from_torch(attention, (), named)
+    named = {name: array.numpy() for name, array in named.items()}
+    first, again, other = (function(params, state, **named, random_key=random.key(i))[0][0] for i in (0, 0, 1))
+    np.testing.assert_array_equal(first, again)
+    assert (np.asarray(first) != np.asarray(other)).any()
+    with pytest.raises(ArgumentError, match="needs a key"):
+        function(params, state, **named)
+
+
 def test_a_missing_key_is_an_error_with_the_line():
     function, params, state = converted(torch_nets.MnistNet(), torch.zeros(2, 1, 28, 28))
     with pytest.raises(ArgumentError, match=r"needs a key.*torch_nets\.py:\d+: x = self\.dropout1\(x\)"):

@@ -18,6 +18,7 @@ from tvmfun.interop.onnx.graphs import Run, evaluate
 from tvmfun.interop.onnx.model import load, main_graph
 from tvmfun.interop.onnx.nodes import Graph
 from tvmfun.interop.onnx.tensors import Narrow, as_argument, dtype_of, is_narrow, lifted
+from tvmfun.interop.random_keys import random_key_name
 from tvmfun.typing import Key
 
 
@@ -44,7 +45,7 @@ class OnnxFunction:
     """A model as a function; :func:`from_onnx` returns it.
 
     ``function(params, *args, key=None, **kwargs)`` takes the inputs by position or by name, and returns the output, or
-    a tuple of several.
+    a tuple of several. If an input is called ``key``, the random key is ``random_key``.
 
     Attributes:
         inputs: the names and types of the inputs, in order.
@@ -69,7 +70,7 @@ class OnnxFunction:
         takes, returns = (", ".join(x.name for x in values) for values in (self.inputs, self.outputs))
         return f"OnnxFunction({self.__name__}: {takes} -> {returns})"
 
-    def __call__(self, params: dict[str, Any], *args: Any, key: Key | None = None, **kwargs: Any) -> Any:
+    def __call__(self, params: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Evaluates the model.
 
         Raises:
@@ -79,6 +80,7 @@ class OnnxFunction:
             DtypeError: if an input has another dtype.
             ProgramError: if a node cannot be evaluated.
         """
+        key: Key | None = kwargs.pop(random_key_name([x.name for x in self.inputs]), None)
         missing = [name for name in self._trained if name not in params]
         if missing:
             raise TreeError("from_onnx", f"params must have {missing[0]!r}", got=", ".join(list(params)[:5]))
@@ -118,7 +120,8 @@ def from_onnx(model: Any, *, trainable: Collection[str] | None = None) -> tuple[
     Returns:
         ``(function, params)``. ``function(params, *args, key=None, **kwargs)`` takes the inputs by position or by name,
         and returns the output, or a tuple of several. ``params`` is a dict by the names of the initializers. Nodes that
-        draw random numbers take parts of ``key``. Arrays of float8, int4 and the like are unsigned bytes with the bits.
+        draw random numbers take parts of ``key``, or of ``random_key`` if an input is called ``key``. Arrays of float8,
+        int4 and the like are unsigned bytes with the bits.
 
     Raises:
         ProgramError: if the file is damaged, or has operators without a translation: the message names all of them.

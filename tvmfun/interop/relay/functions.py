@@ -12,6 +12,7 @@ from tvmfun import dtypes
 from tvmfun.core.array import Array
 from tvmfun.core.leaf import abstract
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError, TreeError
+from tvmfun.interop.random_keys import random_key_name
 from tvmfun.interop.relay import syntax
 from tvmfun.interop.relay.evaluation import Evaluation, fits, made_tuple
 from tvmfun.interop.relay.metadata import Metadata
@@ -42,8 +43,9 @@ def from_relay(
 
     Returns:
         ``(function, params)``. ``params`` is a dict by name. ``function(params, *inputs, key=None)`` takes the other
-        arguments in order, or by name, and returns the result, with tuples for tuples. If ``train``, it
-        returns ``(result, new_params)``, whose moving means and variances are updated, and needs a ``key`` for dropout.
+        arguments in order, or by name, and returns the result, with tuples for tuples. If ``train``, it returns
+        ``(result, new_params)``, whose moving means and variances are updated, and needs a ``key`` for dropout, which
+        is ``random_key`` if an input is called ``key``.
 
     Raises:
         ProgramError: if the text is damaged, or uses an operator or a part of the language that is not read; the
@@ -72,8 +74,10 @@ def from_relay(
             raise ArgumentError("from_relay", f"@{function} has no argument of this name", got=f"%{name}")
     inputs = [parameter for parameter in main.parameters if parameter.name not in given]
     own = _constants(program, metadata, names) if constants else {}
+    key_name = random_key_name([parameter.name for parameter in inputs])
 
-    def run(params: PyTree, *args: Any, key: Key | None = None, **named: Any) -> Any:
+    def run(params: PyTree, *args: Any, **named: Any) -> Any:
+        key: Key | None = named.pop(key_name, None)
         values = _arguments([*given, *own], params, inputs, args, named)
         evaluation = Evaluation(program, source, metadata, train, key)
         for name, (index, type, _) in own.items():

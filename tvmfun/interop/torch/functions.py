@@ -9,6 +9,7 @@ import tvmfun.numpy as tnp
 from tvmfun import dtypes
 from tvmfun.core.leaf import abstract
 from tvmfun.errors import ArgumentError, DtypeError, ProgramError, ShapeError, TreeError
+from tvmfun.interop.random_keys import random_key_name
 from tvmfun.interop.torch.exported import export
 from tvmfun.interop.torch.graphs import Graph
 from tvmfun.interop.torch.parameters import canonical_names, flat, nested, split_module, to_array, to_arrays
@@ -55,12 +56,12 @@ def from_torch(
             ``torch.export.Dim`` are sizes of at least 2.
 
     Returns:
-        ``(function, params, state)``. ``function(params, state, *args, key=None, **kwargs)`` returns
-        ``(result, new_state)``. Both trees are dicts nested by the module's names: ``params["fc1"]["weight"]``.
-        ``params`` has the parameters that require a gradient, a tied weight once; ``state`` has the other parameters,
-        and the buffers that the state dict has or the module writes. Other buffers are constants. Layouts are
-        PyTorch's: weights of linear layers are (outputs, inputs), images have channels first. In results, mappings
-        such as the outputs of ``transformers`` are dicts.
+        ``(function, params, state)``. ``function(params, state, *args, key=None, **kwargs)`` returns ``(result,
+        new_state)``; the random key is ``random_key`` if ``key`` is in ``example_kwargs``. Both trees are dicts nested
+        by the module's names: ``params["fc1"]["weight"]``. ``params`` has the parameters that require a gradient, a
+        tied weight once; ``state`` has the other parameters, and the buffers that the state dict has or the module
+        writes. Other buffers are constants. Layouts are PyTorch's: weights of linear layers are (outputs, inputs),
+        images have channels first. In results, mappings such as the outputs of ``transformers`` are dicts.
 
     Raises:
         ProgramError: if ``torch.export`` cannot trace the module, or the table lacks an operator: the message names its
@@ -84,9 +85,10 @@ def from_torch(
     placeholders = _placeholders(program, tensors, canonical, params.keys() | state.keys())
     outputs = [spec.kind.name for spec in signature.output_specs]
     written = [updated.get(spec.arg.name) for spec in signature.output_specs]
-    out_spec, names = program.call_spec.out_spec, tuple(kwargs)
+    out_spec, names, key_name = program.call_spec.out_spec, tuple(kwargs), random_key_name(kwargs)
 
-    def function(params: PyTree, state: PyTree, *args: Any, key: Key | None = None, **kwargs: Any) -> Any:
+    def function(params: PyTree, state: PyTree, *args: Any, **kwargs: Any) -> Any:
+        key: Key | None = kwargs.pop(key_name, None)
         if not isinstance(params, Mapping) or not isinstance(state, Mapping):
             got = f"{type(params).__name__} and {type(state).__name__}"
             raise TreeError("from_torch", "the first arguments are params and state, which are dicts", got=got)

@@ -9,6 +9,7 @@ from typing import Any
 import tvmfun.numpy as tnp
 from tvmfun import optim, random, tree
 from tvmfun.errors import ArgumentError
+from tvmfun.interop.random_keys import random_key_name
 from tvmfun.interop.torch.functions import from_torch
 from tvmfun.interop.torch.optimizers import transformation
 from tvmfun.interop.torch.parameters import flat, nested, split_module
@@ -108,7 +109,8 @@ class TrainStep:
 
         def step(params: dict, state: dict, memory: list, rates: list, key: Any, args: tuple, kwargs: dict) -> tuple:
             def objective(params: dict) -> tuple[Any, list]:
-                value, new_state = function(nested(params), nested(state), *args, key=key, **kwargs)
+                named = {**kwargs, random_key_name(kwargs): key}
+                value, new_state = function(nested(params), nested(state), *args, **named)
                 news = flat(new_state)
                 updated[:] = [name for name in news if news[name] is not state[name]]
                 return value, [news[name] for name in updated]
