@@ -19,8 +19,8 @@ SHAPES = [(33, 9), (65, 100), (70, 640), (64, 1025), (64, 4096), (64, 40000)]
 
 @pytest.fixture(autouse=True)
 def _of_any_size(monkeypatch):
-    monkeypatch.setattr(in_place, "_LARGE", 0)
-    monkeypatch.setattr(row_fusion, "_LARGE", 0)
+    monkeypatch.setattr(in_place, "_WORTH_ANOTHER_FORM", 0)
+    monkeypatch.setattr(row_fusion, "_WORTH_A_KERNEL", 0)
     kernel_cache.clear_cache()
 
 

@@ -32,7 +32,7 @@ class Overwrite(NamedTuple):
 InPlace = tuple[Overwrite, ...]
 
 # The bytes of an intermediate that is worth another form of a kernel.
-_LARGE = 1 << 20
+_WORTH_ANOTHER_FORM = 1 << 20
 
 
 def plan_in_place(
@@ -171,7 +171,9 @@ class _Planner:
 
     def is_worthwhile(self, value: Atom) -> bool:
         """Whether an intermediate is written over another one to save memory."""
-        return self.is_gpu and not self.is_dynamic and value not in self.kept and value.aval.nbytes >= _LARGE
+        return (
+            self.is_gpu and not self.is_dynamic and value not in self.kept and value.aval.nbytes >= _WORTH_ANOTHER_FORM
+        )
 
     def can_write(self, kernel: Kernel, source: int, output: int) -> bool:
         """Whether a schedule may exist in which the kernel writes a result over an input."""

@@ -24,7 +24,7 @@ _MAX_ROW = 1 << 16
 # The part of a cluster's largest array that a kernel may compute which is set aside.
 _LITTLE = 256
 # The bytes of an array whose memory is worth a kernel that takes a few elements of it earlier.
-_LARGE = 1 << 24
+_WORTH_A_KERNEL = 1 << 24
 
 
 def merge_rows(kernels: Sequence[Kernel], returned: Sequence[Atom], is_gpu: bool = False) -> list[Kernel]:
@@ -130,23 +130,29 @@ class _Cluster:
         if not needed.intersection(kernel.inputs):
             self.before.append(kernel)
             return
-        early = _independent_outputs(kernel, needed)
-        late = tuple(out for out in kernel.outputs if out not in early)
-        early += self.taken_early(kernel, needed)
+        waiting = _depending(kernel, needed)
+        early = tuple(out for out in kernel.outputs if out not in waiting)
+        late = tuple(out for out in kernel.outputs if out in waiting)
+        early += self.taken_early(kernel, waiting)
         if early:
             self.before.append(_restricted(kernel, early, ()))
             kernel = _restricted(kernel, late, early)
         self.after.append(kernel)
         self.computed_after.update(late)
 
-    def taken_early(self, kernel: Kernel, needed: set[Variable]) -> tuple[Variable, ...]:
-        """Elements that a kernel takes of large arrays; once they are taken, the cluster may overwrite the arrays."""
+    def taken_early(self, kernel: Kernel, waiting: set[Atom]) -> tuple[Variable, ...]:
+        """Elements that a kernel takes of large arrays; once they are taken, the cluster may overwrite the arrays.
+
+        Args:
+            kernel: a kernel that is set aside.
+            waiting: what cannot be computed before the cluster.
+        """
         if not self.is_gpu:
             return ()
         read = {atom for equation in self.equations.values() for atom in equation.inputs}
-        large = {atom for atom in read - self.computed if typical(atom.aval.nbytes) >= _LARGE}
+        large = {atom for atom in read - self.computed if typical(atom.aval.nbytes) >= _WORTH_A_KERNEL}
         gathers = (equation for equation in kernel.equations if equation.op is gather and equation.inputs[0] in large)
-        return tuple(equation.outputs[0] for equation in gathers if needed.isdisjoint(_sources(kernel, equation)))
+        return tuple(equation.outputs[0] for equation in gathers if equation.outputs[0] not in waiting)
 
     def merged(self, readers: dict[Atom, set[int]]) -> list[Kernel]:
         """The members as one kernel and the views that others need, between the kernels set aside."""
@@ -169,22 +175,13 @@ class _Cluster:
         return [Kernel(tuple(_in_order(self.equations.values())), tuple(inputs), tuple(outputs)), *views]
 
 
-def _sources(kernel: Kernel, equation: Equation) -> set[Atom]:
-    """The values that an equation of a kernel depends on."""
-    live: set[Atom] = set(equation.inputs)
-    for other in reversed(kernel.equations):
-        if not live.isdisjoint(other.outputs):
-            live.update(other.inputs)
-    return live
-
-
-def _independent_outputs(kernel: Kernel, values: set[Variable]) -> tuple[Variable, ...]:
-    """The results of a kernel that do not depend on any of the values."""
+def _depending(kernel: Kernel, values: set[Variable]) -> set[Atom]:
+    """The values, and what a kernel computes from any of them."""
     depending: set[Atom] = set(values)
     for equation in kernel.equations:
         if not depending.isdisjoint(equation.inputs):
             depending.update(equation.outputs)
-    return tuple(out for out in kernel.outputs if out not in depending)
+    return depending
 
 
 def _restricted(kernel: Kernel, outputs: tuple[Variable, ...], known: Sequence[Variable]) -> Kernel:

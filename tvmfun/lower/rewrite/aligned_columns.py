@@ -21,6 +21,7 @@ import numpy as np
 from tvmfun import dtypes
 from tvmfun.core import dims
 from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
+from tvmfun.lower.rewrite.equations import producers_of
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops import reduce
 from tvmfun.ops.dot import dot_general
@@ -62,7 +63,7 @@ class _Pass:
     def __init__(self, program: Program) -> None:
         self.equations: list[Equation] = []
         self._outputs = set(program.outputs)
-        self._producers = {out: equation for equation in program.equations for out in equation.outputs}
+        self._producers = producers_of(program)
         self._readers: dict[Atom, list[Equation]] = {}
         for equation in program.equations:
             for atom in equation.inputs:

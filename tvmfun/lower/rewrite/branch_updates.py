@@ -7,11 +7,11 @@ update is zero in most steps.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 
 from tvmfun.core.derivative import flat_program
 from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
+from tvmfun.lower.rewrite.equations import readers_of
 from tvmfun.ops.control import switch
 
 
@@ -35,7 +35,7 @@ def _moved(program: Program, conditional: Equation) -> list[Equation]:
     """The equations to move into the branches, in order."""
     position = next(i for i, equation in enumerate(program.equations) if equation is conditional)
     before = {*program.inputs, *(out for equation in program.equations[:position] for out in equation.outputs)}
-    uses = Counter([*program.outputs, *(a for equation in program.equations for a in equation.inputs)])
+    uses = readers_of(program)
     inside = {out for out in conditional.outputs if uses[out] == 1}
     # Operands of the branches with one other reader: once that moves, the branches read them last.
     inside.update(atom for atom in conditional.inputs[1:] if uses[atom] == 2 and conditional.inputs.count(atom) == 1)

@@ -20,7 +20,7 @@ from tvmfun.ops import shape as shapes
 from tvmfun.ops.index import gather
 
 # The array of a gather is at least this many times as large as what is taken.
-_LARGER = 8
+_TIMES_LARGER = 8
 
 
 def gather_early(program: Program) -> Program:
@@ -62,7 +62,7 @@ class _Gather:
         x, result = self.array.aval, self.equation.outputs[0].aval
         if dims.is_dynamic((*x.shape, *self.indices.aval.shape)) or self.equation.params["mode"] == "fill":
             return []
-        if result.size == 0 or _LARGER * result.size > x.size:
+        if result.size == 0 or _TIMES_LARGER * result.size > x.size:
             return []
         # Where others read the array, it may be stored anyway.
         found = self.through(self.array, x.shape) if self.readers[self.array] == 1 else None

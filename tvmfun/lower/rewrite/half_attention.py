@@ -16,7 +16,7 @@ import numpy as np
 
 from tvmfun import dtypes
 from tvmfun.core.program import Atom, Equation, Program, Variable
-from tvmfun.lower.rewrite.equations import with_inner
+from tvmfun.lower.rewrite.equations import producers_of, with_inner
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops.attention import attention, attention_gradients
 
@@ -31,7 +31,7 @@ def narrow_attention(program: Program) -> Program:
     Args:
         program: without calls.
     """
-    producers = {out: equation for equation in program.equations for out in equation.outputs}
+    producers = producers_of(program)
     readers = defaultdict(list)
     for equation in program.equations:
         for atom in equation.inputs:

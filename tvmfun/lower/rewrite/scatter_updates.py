@@ -6,12 +6,12 @@ scales it and adds it to the table, this pass lets it compute, read and write th
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
+from tvmfun.lower.rewrite.equations import producers_of, readers_of
 from tvmfun.ops.index import scatter
 from tvmfun.ops.pointwise import add, divide, multiply, negative, subtract
 
@@ -71,9 +71,7 @@ class _Matcher:
     """Finds the equations that are sparse updates."""
 
     def __init__(self, program: Program) -> None:
-        self.producer = {out: equation for equation in program.equations for out in equation.outputs}
-        uses = [*program.outputs, *(atom for equation in program.equations for atom in equation.inputs)]
-        self.uses = Counter(atom for atom in uses if isinstance(atom, Variable))
+        self.producer, self.uses = producers_of(program), readers_of(program)
         self.inputs = set(program.inputs)
 
     def update(self, equation: Equation) -> _Update | None:

@@ -24,7 +24,7 @@ from tvmfun.ops.control import loop
 from tvmfun.ops.dynamic_slice import dynamic_update_slice, slice_update
 
 # An array is at least this many times as large as a block of it that is updated.
-_LARGER = 4
+_TIMES_LARGER = 4
 
 
 def update_slices(program: Program, target: Target) -> Program:
@@ -151,4 +151,4 @@ def _fills(equation: Equation, number: float) -> bool:
 def _is_small_block(pad: Equation) -> bool:
     """Whether an equation writes an array as one block into a much larger one."""
     is_block = not any(pad.params["interior"]) and min((*pad.params["low"], *pad.params["high"]), default=0) >= 0
-    return is_block and 0 < _LARGER * pad.inputs[0].aval.size <= pad.outputs[0].aval.size
+    return is_block and 0 < _TIMES_LARGER * pad.inputs[0].aval.size <= pad.outputs[0].aval.size
