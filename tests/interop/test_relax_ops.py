@@ -207,10 +207,10 @@ def test_derivatives_are_finite_differences(cases: Sequence[Named]):
     cotangent = tree.map(
         lambda y: np.cos(np.arange(y.size) + 1.0).reshape(y.shape).astype(y.dtype), tvmfun.eval_shape(run, point)
     )
-    compiled = tvmfun.jit(everything, target=QUICK)
+    evaluate = derivatives.in_numpy(everything, point, direction, cotangent)
     moved = (tree.map(lambda x, d, s=s: x + s * epsilon * d, point, direction) for s in (1, -1))
-    ahead, behind = (compiled(x, direction, cotangent)[0] for x in moved)
-    _, tangent, pulled = compiled(point, direction, cotangent)
+    ahead, behind = (evaluate(x, direction, cotangent)[0] for x in moved)
+    _, tangent, pulled = evaluate(point, direction, cotangent)
     for i, (name, _) in enumerate(cases):
         for a, b, t in zip(ahead[i], behind[i], tangent[i], strict=True):
             numerical = (np.asarray(a) - np.asarray(b)) / (2 * epsilon)
@@ -234,11 +234,9 @@ def test_vmap_is_a_loop(cases: Sequence[Named]):
     program = tvmfun.Program.from_relax(function(cases))
     first = [x for _, case in cases for x in case.inputs]
     second = [another(x) for x in first]
-    single = tvmfun.jit(program, target=QUICK)
-    batched = tvmfun.jit(tvmfun.vmap(program), target=QUICK)(
-        *(np.stack(pair) for pair in zip(first, second, strict=True))
-    )
-    for (name, case), together, *alone in zip(cases, batched, single(*first), single(*second), strict=True):
+    pairs = [np.stack(pair) for pair in zip(first, second, strict=True)]
+    single, batched = derivatives.in_numpy(program, *first), derivatives.in_numpy(tvmfun.vmap(program), *pairs)
+    for (name, case), together, *alone in zip(cases, batched(*pairs), single(*first), single(*second), strict=True):
         for got, *expected in zip(*map(tree.leaves, (together, *alone)), strict=True):
             reference = np.stack([np.asarray(x) for x in expected])
             np.testing.assert_allclose(np.asarray(got), reference, case.tolerance, case.tolerance, err_msg=name)

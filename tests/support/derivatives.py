@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import tvmfun
-from tvmfun import tree
+from tvmfun import reference, tree
 
 EPSILON = 1e-5
 
@@ -25,8 +25,22 @@ def like(values, seed: int):
     return tree.map(lambda x: rng.uniform(-1, 1, np.shape(x)).astype(np.float64), values)
 
 
+def in_numpy(function: Callable, *arguments: Any) -> Callable:
+    """The function of arguments like these, whose ops NumPy computes: for properties of rules, not of machine code."""
+    program = tvmfun.trace(function)(*arguments)
+
+    def call(*arguments: Any) -> Any:
+        results = reference.evaluate(program, [*program.captured, *tree.leaves(arguments)])
+        return tree.unflatten(program.out_tree, results)
+
+    return call
+
+
 def check(function: Callable, arguments: Sequence[np.ndarray], order: int = 2, tolerance: float = 1e-6) -> None:
-    """Compares jvp with central differences and vjp with jvp, and for order 2 those of the vjp, too, in one Program."""
+    """Compares jvp with central differences and vjp with jvp, and for order 2 those of the vjp, too, in one Program.
+
+    NumPy computes it: this is about rules, and derivatives are compiled where they are compared with JAX's.
+    """
     arguments = tree.map(lambda x: np.asarray(x, np.float64), tuple(arguments))
     for i in range(1, order):
         # A cotangent of its own, so that the cotangent's influence is differentiated too.
@@ -34,12 +48,12 @@ def check(function: Callable, arguments: Sequence[np.ndarray], order: int = 2, t
         function = _with_vjp(function)
     direction = like(arguments, seed=order)
 
-    @tvmfun.jit
-    def evaluate(arguments, direction, cotangent):
+    def derivatives(arguments, direction, cotangent):
         value, pull = tvmfun.vjp(function, *arguments)
         return value, tvmfun.jvp(function, arguments, direction)[1], pull(cotangent)
 
     cotangent = like(tvmfun.eval_shape(function, *arguments), seed=order + 10)
+    evaluate = in_numpy(derivatives, arguments, direction, cotangent)
     moved = [tree.map(lambda x, d, s=sign: x + s * EPSILON * d, arguments, direction) for sign in (1, -1)]
     ahead, behind = (evaluate(point, direction, cotangent)[0] for point in moved)
     numerical = tree.map(lambda a, b: (np.asarray(a) - np.asarray(b)) / (2 * EPSILON), ahead, behind)
