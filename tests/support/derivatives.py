@@ -36,10 +36,17 @@ def in_numpy(function: Callable, *arguments: Any) -> Callable:
     return call
 
 
-def check(function: Callable, arguments: Sequence[np.ndarray], order: int = 2, tolerance: float = 1e-6) -> None:
+def check(
+    function: Callable,
+    arguments: Sequence[np.ndarray],
+    order: int = 2,
+    tolerance: float = 1e-6,
+    compiled: bool = False,
+) -> None:
     """Compares jvp with central differences and vjp with jvp, and for order 2 those of the vjp, too, in one Program.
 
-    NumPy computes it: this is about rules, and derivatives are compiled where they are compared with JAX's.
+    NumPy computes it unless it is compiled, which is faster for loops of many steps: this is about rules, and
+    derivatives are compiled where they are compared with JAX's.
     """
     arguments = tree.map(lambda x: np.asarray(x, np.float64), tuple(arguments))
     for i in range(1, order):
@@ -53,7 +60,7 @@ def check(function: Callable, arguments: Sequence[np.ndarray], order: int = 2, t
         return value, tvmfun.jvp(function, arguments, direction)[1], pull(cotangent)
 
     cotangent = like(tvmfun.eval_shape(function, *arguments), seed=order + 10)
-    evaluate = in_numpy(derivatives, arguments, direction, cotangent)
+    evaluate = tvmfun.jit(derivatives) if compiled else in_numpy(derivatives, arguments, direction, cotangent)
     moved = [tree.map(lambda x, d, s=sign: x + s * EPSILON * d, arguments, direction) for sign in (1, -1)]
     ahead, behind = (evaluate(point, direction, cotangent)[0] for point in moved)
     numerical = tree.map(lambda a, b: (np.asarray(a) - np.asarray(b)) / (2 * EPSILON), ahead, behind)
