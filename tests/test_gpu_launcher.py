@@ -92,7 +92,8 @@ def test_the_loss_scale_is_decided_on_the_device(machine):
     """Steps that overflow and steps that do not are the same graph, and the host waits for nothing."""
     state, scales, loss = scaled_run("cuda", 6)
     assert machine.calls("cuStreamSynchronize") == machine.calls("cuCtxSynchronize") == 0
-    assert machine.calls("cuGraphLaunch") == 6 and machine.calls("cuGraphInstantiateWithFlags") <= 2
+    # A graph for each set of addresses: results take turns at a few.
+    assert machine.calls("cuGraphLaunch") == 6 and machine.calls("cuGraphInstantiateWithFlags") <= 3
     scales = [float(scale) for scale in scales]
     assert scales[0] == 2.0**17 and scales[-1] == scales[-2] < scales[0]
     cpu_state, cpu_scales, cpu_loss = scaled_run("cpu", 6)
