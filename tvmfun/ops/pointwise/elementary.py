@@ -54,17 +54,9 @@ __all__ = [
 # -- exponentials and logarithms -------------------------------------------------------------------------------
 
 
-def _expm1(x: Any) -> Any:
-    # Near 0 exp(x) - 1 cancels; (u - 1) * x / log(u) with u = exp(x) does not (Kahan).
-    u = tirx.exp(x)
-    near = (u - one(x)) * x / tirx.log(u)
-    small = tirx.abs(x) < tirx.const(0.5, dtype_name(x))
-    return tirx.Select(u == one(x), x, tirx.Select(small, near, u - one(x)))
-
-
 exp = float_function("exp", tirx.exp, lambda g, o, x: g * o, spelling=relax.op.exp)
 exp2 = float_function("exp2", libm("exp2"), lambda g, o, x: g * (o * math.log(2)))
-expm1 = float_function("expm1", _expm1, lambda g, o, x: g * (o + 1))
+expm1 = float_function("expm1", libm("expm1"), lambda g, o, x: g * (o + 1))
 log = float_function("log", tirx.log, lambda g, o, x: g / x, spelling=relax.op.log)
 log2 = float_function("log2", libm("log2"), lambda g, o, x: g / (x * math.log(2)))
 log10 = float_function("log10", libm("log10"), lambda g, o, x: g / (x * math.log(10)))

@@ -1,0 +1,109 @@
+"""Floating-point formats as the formulas of elementary functions need them, and polynomials in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+
+# TVM's node classes do not declare their operators in a way that type checkers understand.
+Expr = Any
+
+# Binds an intermediate result to a variable, so that it is computed once.
+Name = Callable[[Expr], Expr]
+
+
+@dataclass(frozen=True)
+class Format:
+    """A floating-point format.
+
+    Args:
+        dtype, bits: its name, and that of the integer of as many bits.
+        fraction: the bits of the fraction.
+        bias: what is added to exponents.
+        root_half: the bits of the square root of 1/2.
+        ln2: log(2) in two parts; the product of the first with any exponent is exact.
+        log10_2: the same for log10(2).
+        log10_e: log10(e) in two parts, the first with few bits.
+    """
+
+    dtype: str
+    bits: str
+    fraction: int
+    bias: int
+    root_half: int
+    ln2: tuple[float, float]
+    log10_2: tuple[float, float]
+    log10_e: tuple[float, float]
+
+    def number(self, value: float) -> Expr:
+        """A constant."""
+        return tirx.const(value, self.dtype)
+
+    def integer(self, value: int) -> Expr:
+        """A constant of the integer type."""
+        return tirx.const(value, self.bits)
+
+    def as_computed(self, value: Expr, name: Name) -> Expr:
+        """A rounded value as its bits, so that TVM does not simplify what depends on it as if it were exact."""
+        return tirx.reinterpret(self.dtype, name(tirx.reinterpret(self.bits, value)))
+
+    def power_of_two(self, k: Expr) -> Expr:
+        """2**k, for an int32 in the range of exponents."""
+        wide = cast(self.bits, k + tirx.const(self.bias, "int32"))
+        return tirx.reinterpret(self.dtype, tirx.shift_left(wide, self.integer(self.fraction)))
+
+    def size(self, x: Expr, name: Name) -> Expr:
+        """The absolute value, by clearing the sign's bit."""
+        width = int(self.bits[3:])
+        bits = tirx.reinterpret(self.bits, x) & self.integer(2 ** (width - 1) - 1)
+        return name(tirx.reinterpret(self.dtype, name(bits)))
+
+    def signed(self, size: Expr, x: Expr, name: Name) -> Expr:
+        """A positive number with the sign of x, also of a zero."""
+        width = int(self.bits[3:])
+        sign = tirx.reinterpret(self.bits, x) & self.integer(-(2 ** (width - 1)))
+        return tirx.reinterpret(self.dtype, name(tirx.reinterpret(self.bits, name(size)) | sign))
+
+
+FLOAT32 = Format(
+    dtype="float32",
+    bits="int32",
+    fraction=23,
+    bias=127,
+    root_half=0x3F3504F3,
+    ln2=(0.693359375, -2.12194440e-4),
+    log10_2=(0.30078125, 2.487456639811952e-4),
+    log10_e=(0.43359375, 7.007319032518277e-4),
+)
+FLOAT64 = Format(
+    dtype="float64",
+    bits="int64",
+    fraction=52,
+    bias=1023,
+    root_half=0x3FE6A09E667F3BCD,
+    ln2=(float.fromhex("0x1.62e42feep-1"), float.fromhex("0x1.a39ef35793c76p-33")),
+    log10_2=(float.fromhex("0x1.34413509fp-2"), float.fromhex("0x1.e7fbcc47c4acdp-40")),
+    log10_e=(0.43359375, 7.007319032518277e-4),
+)
+
+
+def format_of(x: Expr) -> Format:
+    """The format of an expression, ``float32`` or ``float64``."""
+    return FLOAT64 if str(x.ty) == "float64" else FLOAT32
+
+
+def horner(x: Expr, coefficients: Sequence[float]) -> Expr:
+    """The polynomial with these coefficients, highest power first."""
+    number = format_of(x).number
+    total = number(coefficients[0])
+    for coefficient in coefficients[1:]:
+        total = total * x + number(coefficient)
+    return total
+
+
+def cast(dtype: str, value: Expr) -> Expr:
+    """The value in another type."""
+    return value if str(value.ty) == dtype else tirx.Cast(dtype, value)
