@@ -265,3 +265,12 @@ def test_erfc_is_exact_far_out():
     # SciPy's loses three digits there; Python's does not.
     x = np.linspace(-6, 26, 501)
     np.testing.assert_allclose(special.erfc(x), [math.erfc(value) for value in x], rtol=5e-16)
+
+
+@pytest.mark.parametrize(("dtype", "digits", "bound"), [("float32", 7, 4e-7), ("float64", 15, 5e-16)])
+def test_erfinv_close_to_1(dtype, digits, bound):
+    """Where the error function itself is 1 already, up to the last number below 1."""
+    distances = 10.0 ** -np.arange(1, digits + 1)
+    x = np.concatenate([1 - distances, distances - 1, [np.nextafter(1, 0, dtype=dtype)]]).astype(dtype)
+    exact = scipy.special.erfinv(x.astype("float64"))
+    np.testing.assert_allclose(special.erfinv(x), exact, rtol=bound)

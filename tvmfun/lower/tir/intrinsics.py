@@ -13,8 +13,9 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.tirx import AllocBuffer, Bind, BufferStore, For, ForKind, Stmt
 
-from tvmfun.lower.tir.remainders import vectorize_remainders
-from tvmfun.lower.tir.vector_math import FUNCTIONS, IN_DOUBLE
+from tvmfun.lower.tir.math_calls import arguments_of, function_of, guarded_calls
+from tvmfun.lower.tir.usual_arguments import expand_for_usual_arguments
+from tvmfun.lower.tir.vector_math import FUNCTIONS, IN_DOUBLE, OF_USUAL_ARGUMENTS
 from tvmfun.lower.tir.vector_math.formats import Expr, Name, cast
 from tvmfun.lower.tir.walk import called, find, rewrite
 
@@ -26,7 +27,7 @@ _VECTORS = ("tirx.reinterpret",)
 
 def is_heavy(value: Expr) -> bool:
     """Whether an expression contains a call that expands to many instructions."""
-    return any(_function(call) in FUNCTIONS for call in find(value, ir.Call))
+    return any(function_of(call) in FUNCTIONS | OF_USUAL_ARGUMENTS for call in find(value, ir.Call))
 
 
 def expand(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -35,7 +36,7 @@ def expand(func: tirx.PrimFunc) -> tirx.PrimFunc:
     Half precision is computed in float32 and rounded. Calls on float64 stay unless they are of :data:`IN_DOUBLE`, and
     so do calls in a branch of ``if_then_else``, whose arguments may only be evaluated when that branch is taken.
     """
-    func = vectorize_remainders(func)
+    func = expand_for_usual_arguments(func)
     func = func.with_body(rewrite(func.body, (tirx.NE, _expand_inequality), (ir.Call, _expand_is_nan)))
     # TVM's legalization of bfloat16 does not widen bound variables, so it runs before there are any.
     if any(str(node.ty) == "bfloat16" for node in find(func.body, tirx.Cast, ir.TensorLoad)):
@@ -98,7 +99,7 @@ def _expand_scalar(store: BufferStore) -> Stmt:
 def _expand_store(store: BufferStore, lanes: int, lane: Expr, registers: list[Stmt]) -> Stmt:
     """Expands the calls in one store; adds allocations for outside the loop over lanes to ``registers``."""
     calls = find(store.value, ir.Call)
-    guarded = _guarded_calls(calls)
+    guarded = guarded_calls(calls)
     expandable = {call for call in calls if _is_expandable(call)} - guarded
     if not expandable:
         return store
@@ -135,7 +136,7 @@ def _expand_store(store: BufferStore, lanes: int, lane: Expr, registers: list[St
         for known, result in results:
             if tvm_ffi.structural_equal(known, call):
                 return result
-        arguments = _arguments(call)
+        arguments = arguments_of(call)
         if several:
             arguments = [x if isinstance(x, ir.TensorLoad) else keep(x) for x in arguments]
         result = _expand_call(call, arguments, name)
@@ -158,32 +159,13 @@ def _parts_lanes(call: ir.Call) -> bool:
 
 def _is_expandable(call: ir.Call) -> bool:
     dtype = str(call.ty)
-    return _function(call) in (IN_DOUBLE if dtype == "float64" else FUNCTIONS) and dtype in FLOATS
-
-
-def _function(call: ir.Call) -> str | None:
-    """The function that a call is of, by its name in C's math library in double precision."""
-    name = called(call)
-    if name == "tirx.call_pure_extern":
-        function = str(call.args[0].value)
-        return function.removesuffix("f") if str(call.ty) == "float32" else function
-    return name and name.rpartition(".")[2]
-
-
-def _arguments(call: ir.Call) -> list[Expr]:
-    return list(call.args)[called(call) == "tirx.call_pure_extern" :]
-
-
-def _guarded_calls(calls: Sequence[ir.Call]) -> set[ir.Call]:
-    """The calls inside the branches of ``if_then_else``."""
-    choices = [call for call in calls if called(call) in ("prim.if_then_else", "tirx.if_then_else")]
-    return {inner for call in choices for branch in call.args[1:] for inner in find(branch, ir.Call)}
+    return function_of(call) in (IN_DOUBLE if dtype == "float64" else FUNCTIONS) and dtype in FLOATS
 
 
 def _expand_call(call: ir.Call, arguments: Sequence[Expr], name: Name) -> Expr:
     dtype = str(call.ty)
     wide = "float64" if dtype == "float64" else "float32"
-    result = FUNCTIONS[_function(call)](*(name(cast(wide, x)) for x in arguments), name)
+    result = FUNCTIONS[function_of(call)](*(name(cast(wide, x)) for x in arguments), name)
     return cast(dtype, name(result))
 
 

@@ -12,10 +12,12 @@ from typing import NamedTuple
 from tvm import tirx
 
 from tvmfun.lower.tir.vector_math.formats import Expr, Name, cast, format_of, horner
+from tvmfun.lower.tir.vector_math.logarithms import log_of_wide
 
 LOG2_E = 1.44269504088896341
 
-# (exp(r) - 1 - r) / r**2 for |r| <= log(2) / 2; in double precision interpolated at Chebyshev's points, within 2e-18.
+# (exp(r) - 1 - r) / r**2 for |r| <= log(2) / 2; in double precision interpolated at Chebyshev's points, within 2e-18,
+# and for results in single precision within 2e-11.
 _EXP = {
     "float32": (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1),
     "float64": (
@@ -29,6 +31,15 @@ _EXP = {
         0.008333333333326136,
         0.04166666666666667,
         0.1666666666666667,
+        0.5,
+    ),
+    "wide": (
+        2.4859589834589056e-05,
+        0.00019899285575896282,
+        0.001388885403566671,
+        0.00833329846980059,
+        0.04166666671901226,
+        0.16666666719028936,
         0.5,
     ),
 }
@@ -85,7 +96,7 @@ class _Reduced(NamedTuple):
     def scaled(self, value: Expr, n: Expr, name: Name) -> Expr:
         """``value * 2**n``, in two factors, because 2**n alone leaves the range before the result does."""
         own = format_of(self.r)
-        half = name(tirx.shift_right(n, tirx.const(1, "int32")))
+        half = name(tirx.shift_right(n, own.int32(1)))
         return value * own.power_of_two(half) * own.power_of_two(n - half)
 
 
@@ -114,8 +125,8 @@ def _clipped(x: Expr, bounds: tuple[float, float], below: float, name: Name) -> 
     return kept, tirx.Select(x >= least, tirx.Select(x < most, x, most), instead)
 
 
-def _of_rest(r: Expr, n: Expr, name: Name) -> _Reduced:
-    tail = name(horner(r, _EXP[format_of(r).dtype]) * r * r)
+def _of_rest(r: Expr, n: Expr, name: Name, of: str | None = None) -> _Reduced:
+    tail = name(horner(r, _EXP[of or format_of(r).dtype]) * r * r)
     return _Reduced(r, tail, name(cast("int32", n)))
 
 
@@ -142,9 +153,24 @@ def expm1(x: Expr, name: Name) -> Expr:
     number, bounds = own.number, _EXPM1_BOUNDS[own.dtype]
     parts = reduced(x, bounds, name, below=bounds[0])
     # Half of it, because 2**n may leave the range before the result does.
-    power = name(own.power_of_two(parts.n - tirx.const(1, "int32")))
+    power = name(own.power_of_two(parts.n - own.int32(1)))
     half = power * (parts.r + parts.tail) + (power - number(0.5))
     return tirx.Select(own.size(x, name) < number(1e-10 if own.dtype == "float32" else 1e-20), x, half * number(2.0))
+
+
+def power(x: Expr, y: Expr, name: Name) -> tuple[Expr, Expr]:
+    """x**y, within 0.55 ulp, in single precision; usual are positive finite bases and finite exponents."""
+    own = format_of(x)
+    infinity, zero = own.number(float("inf")), own.number(0.0)
+    is_usual = tirx.all(tirx.all(x > zero, x < infinity), own.size(y, name) < infinity)
+    base = name(cast("float64", name(tirx.Select(is_usual, x, own.number(1.0)))))
+    number = format_of(base).number
+    exponent = name(cast("float64", name(tirx.Select(is_usual, y, zero))) * log_of_wide(base, name))
+    # Far outside of the range of single precision, and well inside that of double precision.
+    exponent = name(tirx.max(tirx.min(exponent, number(300.0)), number(-300.0)))
+    n = name(tirx.floor(exponent * number(LOG2_E) + number(0.5)))
+    parts = _of_rest(name(exponent - n * number(math.log(2))), n, name, of="wide")
+    return cast("float32", (parts.tail + parts.r + number(1.0)) * format_of(base).power_of_two(parts.n)), is_usual
 
 
 def sinh(x: Expr, name: Name) -> Expr:
@@ -168,8 +194,9 @@ def cosh(x: Expr, name: Name) -> Expr:
 
 def _half_exp(size: Expr, name: Name) -> Expr:
     """exp(size) / 2 for a positive number, which is finite wherever sinh and cosh are."""
-    parts = reduced(size, (0.0, _COSH_BOUND[format_of(size).dtype]), name)
-    return name(parts.scaled(parts.total(name), name(parts.n - tirx.const(1, "int32")), name))
+    own = format_of(size)
+    parts = reduced(size, (0.0, _COSH_BOUND[own.dtype]), name)
+    return name(parts.scaled(parts.total(name), name(parts.n - own.int32(1)), name))
 
 
 def tanh(x: Expr, name: Name) -> Expr:

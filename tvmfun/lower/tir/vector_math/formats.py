@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import tirx
@@ -21,6 +21,7 @@ class Format:
 
     Args:
         dtype, bits: its name, and that of the integer of as many bits.
+        lanes: the lanes of its vectors.
         fraction: the bits of the fraction.
         bias: what is added to exponents.
         root_half: the bits of the square root of 1/2.
@@ -37,35 +38,51 @@ class Format:
     ln2: tuple[float, float]
     log10_2: tuple[float, float]
     log10_e: tuple[float, float]
+    lanes: int = 1
+
+    def vector(self, dtype: str) -> str:
+        """Another type, with as many lanes."""
+        return dtype if self.lanes == 1 else f"{dtype}x{self.lanes}"
 
     def number(self, value: float) -> Expr:
         """A constant."""
-        return tirx.const(value, self.dtype)
+        return tirx.const(value, self.vector(self.dtype))
 
     def integer(self, value: int) -> Expr:
         """A constant of the integer type."""
-        return tirx.const(value, self.bits)
+        return tirx.const(value, self.vector(self.bits))
+
+    def int32(self, value: int) -> Expr:
+        """A constant of the type of exponents."""
+        return tirx.const(value, self.vector("int32"))
+
+    def as_integer(self, value: Expr) -> Expr:
+        """The bits of a number."""
+        return tirx.reinterpret(self.vector(self.bits), value)
+
+    def of_integer(self, bits: Expr) -> Expr:
+        """The number with these bits."""
+        return tirx.reinterpret(self.vector(self.dtype), bits)
 
     def as_computed(self, value: Expr, name: Name) -> Expr:
         """A rounded value as its bits, so that TVM does not simplify what depends on it as if it were exact."""
-        return tirx.reinterpret(self.dtype, name(tirx.reinterpret(self.bits, value)))
+        return self.of_integer(name(self.as_integer(value)))
 
     def power_of_two(self, k: Expr) -> Expr:
         """2**k, for an int32 in the range of exponents."""
-        wide = cast(self.bits, k + tirx.const(self.bias, "int32"))
-        return tirx.reinterpret(self.dtype, tirx.shift_left(wide, self.integer(self.fraction)))
+        wide = cast(self.bits, k + self.int32(self.bias))
+        return self.of_integer(tirx.shift_left(wide, self.integer(self.fraction)))
 
     def size(self, x: Expr, name: Name) -> Expr:
         """The absolute value, by clearing the sign's bit."""
         width = int(self.bits[3:])
-        bits = tirx.reinterpret(self.bits, x) & self.integer(2 ** (width - 1) - 1)
-        return name(tirx.reinterpret(self.dtype, name(bits)))
+        return name(self.of_integer(name(self.as_integer(x) & self.integer(2 ** (width - 1) - 1))))
 
     def signed(self, size: Expr, x: Expr, name: Name) -> Expr:
         """A positive number with the sign of x, also of a zero."""
         width = int(self.bits[3:])
-        sign = tirx.reinterpret(self.bits, x) & self.integer(-(2 ** (width - 1)))
-        return tirx.reinterpret(self.dtype, name(tirx.reinterpret(self.bits, name(size)) | sign))
+        sign = self.as_integer(x) & self.integer(-(2 ** (width - 1)))
+        return self.of_integer(name(self.as_integer(name(size)) | sign))
 
 
 FLOAT32 = Format(
@@ -91,8 +108,14 @@ FLOAT64 = Format(
 
 
 def format_of(x: Expr) -> Format:
-    """The format of an expression, ``float32`` or ``float64``."""
-    return FLOAT64 if str(x.ty) == "float64" else FLOAT32
+    """The format of an expression of ``float32`` or ``float64``, or of vectors of them."""
+    dtype, lanes = _parts_of(x)
+    return replace(FLOAT64 if dtype == "float64" else FLOAT32, lanes=lanes)
+
+
+def _parts_of(x: Expr) -> tuple[str, int]:
+    dtype, _, lanes = str(x.ty).partition("x")
+    return dtype, int(lanes or 1)
 
 
 def horner(x: Expr, coefficients: Sequence[float]) -> Expr:
@@ -105,5 +128,6 @@ def horner(x: Expr, coefficients: Sequence[float]) -> Expr:
 
 
 def cast(dtype: str, value: Expr) -> Expr:
-    """The value in another type."""
-    return value if str(value.ty) == dtype else tirx.Cast(dtype, value)
+    """The value in another type, with as many lanes."""
+    own, lanes = _parts_of(value)
+    return value if own == dtype else tirx.Cast(dtype if lanes == 1 else f"{dtype}x{lanes}", value)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tvm import tirx
 
-from tvmfun.lower.tir.vector_math.formats import FLOAT64, Expr, Name, cast, format_of, horner
+from tvmfun.lower.tir.vector_math.formats import Expr, Name, cast, format_of, horner
 
 _LOG = (
     7.0376836292e-2,
@@ -67,10 +67,10 @@ def _fraction(x: Expr, name: Name) -> tuple[Expr, Expr]:
     own = format_of(x)
     number, integer, shift = own.number, own.integer, own.integer(own.fraction)
     tiny = x < number(2.0 ** (1 - own.bias))
-    bits = name(tirx.reinterpret(own.bits, name(tirx.Select(tiny, x * number(2.0**own.fraction), x))))
+    bits = name(own.as_integer(name(tirx.Select(tiny, x * number(2.0**own.fraction), x))))
     exponent = name(tirx.shift_right(bits - integer(own.root_half), shift))
     k = name(cast(own.dtype, cast("int32", exponent)) + tirx.Select(tiny, number(-own.fraction), number(0.0)))
-    return name(tirx.reinterpret(own.dtype, name(bits - tirx.shift_left(exponent, shift))) - number(1.0)), k
+    return name(own.of_integer(name(bits - tirx.shift_left(exponent, shift))) - number(1.0)), k
 
 
 def _parts(x: Expr, name: Name) -> _Parts:
@@ -126,13 +126,13 @@ def log1p(x: Expr, name: Name) -> Expr:
     return tirx.Select(exact, x, name(log(u, name)) * (x / (u - one)))
 
 
-def _log_of_wide(x: Expr, name: Name) -> Expr:
-    """The logarithm of a float64 with the digits of a float32: 2 artanh((m - 1) / (m + 1)) + k log(2)."""
-    number = FLOAT64.number
+def log_of_wide(x: Expr, name: Name) -> Expr:
+    """The logarithm of a positive finite float64, within 2e-12 of it: 2 artanh((m - 1) / (m + 1)) + k log(2)."""
+    number = format_of(x).number
     r, k = _fraction(x, name)
     quotient = name(r / (r + number(2.0)))
-    series = horner(name(quotient * quotient), [2 / n for n in range(11, 0, -2)])
-    return _with_limits(x, quotient * series + k * number(_LN2))
+    series = horner(name(quotient * quotient), [2 / n for n in range(13, 0, -2)])
+    return quotient * series + k * number(_LN2)
 
 
 def asinh(x: Expr, name: Name) -> Expr:
@@ -141,7 +141,8 @@ def asinh(x: Expr, name: Name) -> Expr:
     if own.dtype == "float32":  # double precision has the digits that log(1 + x) needs
         wide = name(cast("float64", own.size(x, name)))
         number = format_of(wide).number
-        far = _log_of_wide(name(wide + tirx.sqrt(wide * wide + number(1.0))), name)
+        total = name(wide + tirx.sqrt(wide * wide + number(1.0)))
+        far = tirx.Select(total < number(float("inf")), log_of_wide(total, name), total)
         near = wide - wide * wide * wide * number(1 / 6)
         return own.signed(cast("float32", tirx.Select(wide < number(1e-3), near, far)), x, name)
     number, size = own.number, own.size(x, name)
@@ -160,8 +161,9 @@ def acosh(x: Expr, name: Name) -> Expr:
     if own.dtype == "float32":
         wide = name(cast("float64", x))
         number = format_of(wide).number
-        above = name(tirx.Select(wide < number(1.0), number(float("nan")), wide))
-        return cast("float32", _log_of_wide(name(above + tirx.sqrt(above * above - number(1.0))), name))
+        total = name(wide + tirx.sqrt(wide * wide - number(1.0)))
+        result = tirx.Select(wide < number(1.0), number(float("nan")), log_of_wide(total, name))
+        return cast("float32", tirx.Select(wide < number(float("inf")), result, wide))
     number = own.number
     large = x > number(1e9)
     above = name(tirx.Select(x < number(1.0), number(float("nan")), x) - number(1.0))
@@ -176,9 +178,11 @@ def atanh(x: Expr, name: Name) -> Expr:
     if own.dtype == "float32":
         wide = name(cast("float64", x))
         number = format_of(wide).number
-        far = number(0.5) * _log_of_wide(name((number(1.0) + wide) / (number(1.0) - wide)), name)
+        far = number(0.5) * log_of_wide(name((number(1.0) + wide) / (number(1.0) - wide)), name)
         near = wide + wide * wide * wide * number(1 / 3)
-        result = cast("float32", tirx.Select(wide * wide < number(1e-6), near, far))
+        result = tirx.Select(wide * wide < number(1e-6), near, far)
+        edge = tirx.Select(wide * wide == number(1.0), wide * number(float("inf")), number(float("nan")))
+        result = name(cast("float32", tirx.Select(wide * wide < number(1.0), result, edge)))
         return tirx.Select(x == own.number(0.0), x, result)
     number, size = own.number, own.size(x, name)
     inside = name(tirx.Select(size > number(1.0), number(float("nan")), size))

@@ -139,7 +139,7 @@ def _far_erfc(size: Expr, name: Name) -> Expr:
     number, bound = own.number, _ERFC_BOUNDS[own.dtype][1]
     kept = name(tirx.Select(size > number(bound), number(bound), size))
     # x**2 = high**2 + (x - high) (x + high): an error of x**2 would be one of the result, relative to it.
-    high = tirx.reinterpret(own.dtype, name(tirx.reinterpret(own.bits, kept) & own.integer(_LOW_BITS[own.dtype])))
+    high = own.of_integer(name(own.as_integer(kept) & own.integer(_LOW_BITS[own.dtype])))
     high = name(high)
     low = name((high - kept) * (high + kept))
     parts = reduced(name(number(0.0) - high * high), (-bound * bound, 0.0), name, low=low)
@@ -161,13 +161,11 @@ def hypot(x: Expr, y: Expr, name: Name) -> Expr:
         is_first = sizes[0] >= sizes[1]
         most, least = name(tirx.Select(is_first, *sizes)), name(tirx.Select(is_first, *reversed(sizes)))
         # The power of 2 that makes the larger one about 1, and its inverse; of 0 and subnormal numbers, the least.
-        exponent = name(tirx.shift_right(tirx.reinterpret("int64", most), integer(own.fraction)))
+        exponent = name(tirx.shift_right(own.as_integer(most), integer(own.fraction)))
         exponent = name(tirx.Select(exponent > integer(2040), integer(2040), exponent))
         exponent = name(tirx.Select(exponent < integer(1), integer(1), exponent))
-        down = name(
-            tirx.reinterpret("float64", tirx.shift_left(integer(2 * own.bias) - exponent, integer(own.fraction)))
-        )
-        up = name(tirx.reinterpret("float64", tirx.shift_left(exponent, integer(own.fraction))))
+        down = name(own.of_integer(tirx.shift_left(integer(2 * own.bias) - exponent, integer(own.fraction))))
+        up = name(own.of_integer(tirx.shift_left(exponent, integer(own.fraction))))
         a, b = name(most * down), name(least * down)
         result = tirx.sqrt(a * a + b * b) * up
     # The hypotenuse of an infinite side is infinite, also where the other is NaN.

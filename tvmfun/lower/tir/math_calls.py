@@ -1,0 +1,32 @@
+"""Calls of mathematical functions in TIR: of TVM's operators, and of C's math library."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tvm import ir
+
+from tvmfun.lower.tir.vector_math.formats import Expr
+from tvmfun.lower.tir.walk import called, find
+
+_EXTERN = "tirx.call_pure_extern"
+
+
+def function_of(call: ir.Call) -> str | None:
+    """The function that a call is of, by its name in C's math library in double precision."""
+    name = called(call)
+    if name == _EXTERN:
+        function = str(call.args[0].value)
+        return function.removesuffix("f") if str(call.ty) == "float32" else function
+    return name and name.rpartition(".")[2]
+
+
+def arguments_of(call: ir.Call) -> list[Expr]:
+    """The arguments of the function."""
+    return list(call.args)[called(call) == _EXTERN :]
+
+
+def guarded_calls(calls: Sequence[ir.Call]) -> set[ir.Call]:
+    """The calls inside the branches of ``if_then_else``."""
+    choices = [call for call in calls if called(call) in ("prim.if_then_else", "tirx.if_then_else")]
+    return {inner for call in choices for branch in call.args[1:] for inner in find(branch, ir.Call)}
