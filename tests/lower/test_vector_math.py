@@ -93,7 +93,7 @@ def arguments_of(name, dtype):
         rng.integers(0, np.iinfo(bits).max, count, dtype=bits, endpoint=True).view(dtype),
         draw([1e-12, 1e-5, 0.01, 0.1, 0.5, 1, 3, 10, 50, 100, 600]),
         draw([1e4, 1e6, 1e9]),
-        np.arange(count) * (math.pi / 2),
+        rng.integers(0, 10**6, count) * (math.pi / 2),
         1 + draw([1e-7, 1e-4, 0.01]),
         2 + draw([1e-7, 1e-4, 0.01]),
         draw([1e-6, 1e-3, 0.1]) - rng.integers(0, 12, count),

@@ -26,7 +26,7 @@ erf = float_function(
 )
 erfc = float_function("erfc", libm("erfc"), lambda g, o, x: g * (-2 / math.sqrt(math.pi) * exp(-(x * x))))
 
-# Giles, "Approximating the erfinv function" (2011): polynomials, highest power first, in w - 2.5 and in sqrt(w) - 3, with
+# Giles, "Approximating the erfinv function" (2011): polynomials, highest power first, in w - 2.5 and sqrt(w) - 3, with
 # w = -log(1 - x*x).
 _ERF_INV_CENTRAL = (
     2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087,

@@ -95,7 +95,7 @@ def _angle(x: Expr, is_usual: Expr, name: Name) -> _Angle:
     r = name(wide - n * number(_HALF_PI[0]))
     quarters = name(cast("int32", n))
     if own.dtype == "float32":
-        r = name(r - n * number(_HALF_PI[1]))
+        r = name(r - n * number(sum(_HALF_PI[1:])))
         square = name(r * r)
         sine = r + r * square * horner(square, _SIN["float32"])
         cosine = number(1.0) - square * number(0.5) + square * square * horner(square, _COS["float32"])
