@@ -125,8 +125,8 @@ def _clipped(x: Expr, bounds: tuple[float, float], below: float, name: Name) -> 
     return kept, tirx.Select(x >= least, tirx.Select(x < most, x, most), instead)
 
 
-def _of_rest(r: Expr, n: Expr, name: Name, of: str | None = None) -> _Reduced:
-    tail = name(horner(r, _EXP[of or format_of(r).dtype]) * r * r)
+def _of_rest(r: Expr, n: Expr, name: Name, table: str | None = None) -> _Reduced:
+    tail = name(horner(r, _EXP[table or format_of(r).dtype]) * r * r)
     return _Reduced(r, tail, name(cast("int32", n)))
 
 
@@ -148,13 +148,13 @@ def exp2(x: Expr, name: Name) -> Expr:
 
 
 def expm1(x: Expr, name: Name) -> Expr:
-    """exp(x) - 1 without the rounding of exp(x), within 1.5 ulp."""
+    """exp(x) - 1 without the rounding of exp(x), within 1.5 ulp; in double precision within 2."""
     own = format_of(x)
     number, bounds = own.number, _EXPM1_BOUNDS[own.dtype]
     parts = reduced(x, bounds, name, below=bounds[0])
     # Half of it, because 2**n may leave the range before the result does.
-    power = name(own.power_of_two(parts.n - own.int32(1)))
-    half = power * (parts.r + parts.tail) + (power - number(0.5))
+    scale = name(own.power_of_two(parts.n - own.int32(1)))
+    half = scale * (parts.r + parts.tail) + (scale - number(0.5))
     return tirx.Select(own.size(x, name) < number(1e-10 if own.dtype == "float32" else 1e-20), x, half * number(2.0))
 
 
@@ -169,7 +169,7 @@ def power(x: Expr, y: Expr, name: Name) -> tuple[Expr, Expr]:
     # Far outside of the range of single precision, and well inside that of double precision.
     exponent = name(tirx.max(tirx.min(exponent, number(300.0)), number(-300.0)))
     n = name(tirx.floor(exponent * number(LOG2_E) + number(0.5)))
-    parts = _of_rest(name(exponent - n * number(math.log(2))), n, name, of="wide")
+    parts = _of_rest(name(exponent - n * number(math.log(2))), n, name, table="wide")
     return cast("float32", (parts.tail + parts.r + number(1.0)) * format_of(base).power_of_two(parts.n)), is_usual
 
 
@@ -207,8 +207,8 @@ def tanh(x: Expr, name: Name) -> Expr:
         size = own.size(x, name)
         # exp(2 size) - 1, without the checks of expm1. From 20 on the result is 1.
         parts = reduced(name(size + size), (0.0, 40.0), name)
-        power = name(own.power_of_two(parts.n))
-        grown = name(power * (parts.r + parts.tail) + (power - number(1.0)))
+        scale = name(own.power_of_two(parts.n))
+        grown = name(scale * (parts.r + parts.tail) + (scale - number(1.0)))
         return own.signed(grown / (grown + number(2.0)), x, name)
     near_zero = tirx.all(x > number(-4e-4), x < number(4e-4))
     result = tirx.Select(near_zero, x, odd_rational(x, 7.90531110763549805, _TANH, name))
