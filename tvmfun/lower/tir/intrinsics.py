@@ -14,9 +14,9 @@ from tvm import ir, tirx
 from tvm.tirx import AllocBuffer, Bind, BufferStore, For, ForKind, Stmt
 
 from tvmfun.lower.tir.math_calls import arguments_of, function_of, guarded_calls
-from tvmfun.lower.tir.usual_arguments import expand_for_usual_arguments
-from tvmfun.lower.tir.vector_math import FUNCTIONS, IN_DOUBLE, OF_USUAL_ARGUMENTS
+from tvmfun.lower.tir.vector_calls import call_vector_functions
 from tvmfun.lower.tir.vector_math.formats import Expr, Name, cast
+from tvmfun.lower.tir.vector_math.table import FUNCTIONS, INLINED, OF_USUAL_ARGUMENTS
 from tvmfun.lower.tir.walk import called, find, rewrite
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -33,10 +33,10 @@ def is_heavy(value: Expr) -> bool:
 def expand(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Returns the function with vectorizable arithmetic instead of calls on floats in its stores.
 
-    Half precision is computed in float32 and rounded. Calls on float64 stay unless they are of :data:`IN_DOUBLE`, and
-    so do calls in a branch of ``if_then_else``, whose arguments may only be evaluated when that branch is taken.
+    Half precision is computed in float32 and rounded. Calls in a branch of ``if_then_else`` stay, whose arguments may
+    only be evaluated when that branch is taken.
     """
-    func = expand_for_usual_arguments(func)
+    func = call_vector_functions(func)
     func = func.with_body(rewrite(func.body, (tirx.NE, _expand_inequality), (ir.Call, _expand_is_nan)))
     # TVM's legalization of bfloat16 does not widen bound variables, so it runs before there are any.
     if any(str(node.ty) == "bfloat16" for node in find(func.body, tirx.Cast, ir.TensorLoad)):
@@ -159,7 +159,7 @@ def _parts_lanes(call: ir.Call) -> bool:
 
 def _is_expandable(call: ir.Call) -> bool:
     dtype = str(call.ty)
-    return function_of(call) in (IN_DOUBLE if dtype == "float64" else FUNCTIONS) and dtype in FLOATS
+    return dtype in FLOATS and function_of(call) in INLINED["float64" if dtype == "float64" else "float32"]
 
 
 def _expand_call(call: ir.Call, arguments: Sequence[Expr], name: Name) -> Expr:

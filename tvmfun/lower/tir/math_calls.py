@@ -10,6 +10,7 @@ from tvmfun.lower.tir.vector_math.formats import Expr
 from tvmfun.lower.tir.walk import called, find
 
 _EXTERN = "tirx.call_pure_extern"
+_CHOICES = ("prim.if_then_else", "tirx.if_then_else")
 
 
 def function_of(call: ir.Call) -> str | None:
@@ -26,7 +27,11 @@ def arguments_of(call: ir.Call) -> list[Expr]:
     return list(call.args)[called(call) == _EXTERN :]
 
 
+def is_choice(call: ir.Call) -> bool:
+    """Whether a call is of ``if_then_else``, which evaluates only one of its branches."""
+    return called(call) in _CHOICES
+
+
 def guarded_calls(calls: Sequence[ir.Call]) -> set[ir.Call]:
     """The calls inside the branches of ``if_then_else``."""
-    choices = [call for call in calls if called(call) in ("prim.if_then_else", "tirx.if_then_else")]
-    return {inner for call in choices for branch in call.args[1:] for inner in find(branch, ir.Call)}
+    return {inner for call in filter(is_choice, calls) for branch in call.args[1:] for inner in find(branch, ir.Call)}

@@ -17,8 +17,11 @@ from tvm.tirx import Stmt
 
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Expr, Size
+from tvmfun.lower.tir.vector_math.definitions import VectorFunction
 
 PREFIX = "tvmfun.micro."
+# The kind of functions that are no micro-kernels, but defined in the same way.
+_MATH = "math"
 
 _LLVM = {32: "float", 64: "double"}
 _FETCH, _MASKED = "llvm.prefetch.p0", "llvm.masked.load"
@@ -256,17 +259,21 @@ def with_definitions(text: str) -> str:
     """The text of an LLVM module with the definitions of the micro-kernels that it declares."""
     if PREFIX not in text:
         return text
-    intrinsics: set[str] = set()
+    declarations: dict[str, str] = {}
 
     def definition(declared: re.Match) -> str:
         kind, *fields = declared[1].removeprefix(PREFIX).split(".")
+        if kind == _MATH:
+            function, needed = VectorFunction.of_fields(fields).definition(declared[1])
+            declarations.update(needed)
+            return function
         function = _KINDS[kind](fields).definition()
-        intrinsics.update(re.findall(r"@(llvm\.[\w.]+)", function))
+        declarations.update((name, _declared_intrinsic(name)) for name in re.findall(r"@(llvm\.[\w.]+)", function))
         return function
 
     defined = _DECLARATION.sub(definition, text)
-    missing = (name for name in sorted(intrinsics) if f"@{name}(" not in text)
-    return _before_metadata(defined, "".join(map(_declared_intrinsic, missing)))
+    missing = [declared for name, declared in sorted(declarations.items()) if f"@{name}(" not in text]
+    return _before_metadata(defined, "".join(missing))
 
 
 def _before_metadata(text: str, addition: str) -> str:

@@ -8,7 +8,7 @@ from fractions import Fraction
 from tvm import tirx
 
 from tvmfun.lower.tir.vector_math.exponentials import odd_rational, reduced
-from tvmfun.lower.tir.vector_math.formats import FLOAT64, Expr, Name, cast, format_of, horner
+from tvmfun.lower.tir.vector_math.formats import Expr, Name, cast, format_of, horner, in_two_chains
 from tvmfun.lower.tir.vector_math.logarithms import log
 
 # The rational function of Eigen and XLA: erf(x) / x in x**2.
@@ -143,7 +143,7 @@ def _far_erfc(size: Expr, name: Name) -> Expr:
     low = name((high - kept) * (high + kept))
     parts = reduced(name(number(0.0) - high * high), (-bound * bound, 0.0), name, low=low)
     t = name(number(1.0) / (number(1.0) + kept * number(0.5)))
-    series = horner(name(t - number(_ERFC_CENTER[own.dtype])), _ERFC[own.dtype])
+    series = in_two_chains(name(t - number(_ERFC_CENTER[own.dtype])), _ERFC[own.dtype], name)
     return parts.scaled(parts.total(name) * t * series, parts.n, name)
 
 
@@ -178,7 +178,7 @@ def lgamma(x: Expr, name: Name) -> Expr:
     ``gamma(x) gamma(1 - x) = pi / sin(pi x)``.
     """
     wide = name(cast("float64", x))
-    number = FLOAT64.number
+    number = format_of(wide).number
     is_negative = wide < number(0.0)
     y = name(tirx.Select(is_negative, number(1.0) - wide, wide))
     is_small = y < number(_SHIFT)
@@ -191,9 +191,9 @@ def lgamma(x: Expr, name: Name) -> Expr:
     stirling = (z - number(0.5)) * log(z, name) - z + number(0.5 * math.log(2 * math.pi))
     stirling = name(stirling + inverse * horner(name(inverse * inverse), _STIRLING))
     rest = name(wide - tirx.floor(wide + number(0.5)))
-    sine = FLOAT64.size(name(rest * horner(name(rest * rest), _SIN_PI)), name)
+    sine = format_of(wide).size(name(rest * horner(name(rest * rest), _SIN_PI)), name)
     logarithm = name(log(name(tirx.Select(is_negative, factors / sine, factors)), name))
     result = tirx.Select(is_negative, number(math.log(math.pi)) - stirling + logarithm, stirling - logarithm)
     infinity = number(float("inf"))
     result = tirx.Select(tirx.any(wide == number(1.0), wide == number(2.0)), number(0.0), result)
-    return cast(str(x.ty), tirx.Select(z == infinity, infinity, result))
+    return cast("float32", tirx.Select(z == infinity, infinity, result))

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tvm import tirx
 
-from tvmfun.lower.tir.vector_math.formats import FLOAT64, Expr, Format, Name, cast, format_of, horner
+from tvmfun.lower.tir.vector_math.formats import Expr, Format, Name, cast, format_of, horner
 
 # pi / 2 in parts of 33 bits, whose products with integers below 2**20 are exact, and the rest.
 _HALF_PI = tuple(
@@ -162,8 +162,9 @@ def _arc(share: Expr, name: Name) -> Expr:
 
 def atan(x: Expr, name: Name) -> Expr:
     """The arc tangent, within 0.51 ulp, in single precision."""
-    own, number = format_of(x), FLOAT64.number
+    own = format_of(x)
     size = name(cast("float64", own.size(x, name)))
+    number = format_of(size).number
     is_steep = size > number(1.0)
     arc = _arc(name(tirx.Select(is_steep, number(1.0) / size, size)), name)
     return own.signed(name(cast("float32", tirx.Select(is_steep, number(math.pi / 2) - arc, arc))), x, name)
@@ -171,9 +172,10 @@ def atan(x: Expr, name: Name) -> Expr:
 
 def atan2(y: Expr, x: Expr, name: Name) -> Expr:
     """The angle of the point (x, y), within 0.51 ulp, in single precision."""
-    own, number = format_of(x), FLOAT64.number
-    infinity = number(float("inf"))
+    own = format_of(x)
     width, height = (name(cast("float64", own.size(side, name))) for side in (x, y))
+    number = format_of(width).number
+    infinity = number(float("inf"))
     is_steep = height > width
     most, least = name(tirx.Select(is_steep, height, width)), name(tirx.Select(is_steep, width, height))
     # The quotients of two zeros and of two infinite sides are 0 and 1.
@@ -189,16 +191,18 @@ def atan2(y: Expr, x: Expr, name: Name) -> Expr:
 
 def asin(x: Expr, name: Name) -> Expr:
     """The arc sine, within 0.51 ulp, in single precision."""
-    own, number = format_of(x), FLOAT64.number
+    own = format_of(x)
     size = name(cast("float64", own.size(x, name)))
+    number = format_of(size).number
     is_large, arc = _arc_sine(size, name)
     return own.signed(name(cast("float32", tirx.Select(is_large, number(math.pi / 2) - arc - arc, arc))), x, name)
 
 
 def acos(x: Expr, name: Name) -> Expr:
     """The arc cosine, within 0.51 ulp, in single precision."""
-    own, number = format_of(x), FLOAT64.number
+    own = format_of(x)
     size = name(cast("float64", own.size(x, name)))
+    number = format_of(size).number
     is_large, arc = _arc_sine(size, name)
     is_left = x < own.number(0.0)
     near = number(math.pi / 2) + tirx.Select(is_left, arc, arc * number(-1.0))
@@ -208,7 +212,7 @@ def acos(x: Expr, name: Name) -> Expr:
 
 def _arc_sine(size: Expr, name: Name) -> tuple[Expr, Expr]:
     """Whether a number is above 1/2, and the arc sine of it or then of ``sqrt((1 - size) / 2)``."""
-    number = FLOAT64.number
+    number = format_of(size).number
     is_large = size > number(0.5)
     square = name(tirx.Select(is_large, (number(1.0) - size) * number(0.5), size * size))
     root = name(tirx.Select(is_large, tirx.sqrt(square), size))

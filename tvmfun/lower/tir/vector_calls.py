@@ -1,0 +1,159 @@
+"""Calls of mathematical functions of numbers as calls of functions of vectors.
+
+TVM makes no vectors of such calls, so each becomes a statement of its own, which computes all lanes. The functions are
+written by :mod:`tvmfun.lower.tir.vector_math.definitions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import tvm_ffi
+from tvm import ir, tirx
+from tvm.tirx import AllocBuffer, BufferStore, For, ForKind, Stmt
+
+from tvmfun.lower.tir.build import seq
+from tvmfun.lower.tir.math_calls import arguments_of, function_of, guarded_calls, is_choice
+from tvmfun.lower.tir.micro_kernels import PREFIX
+from tvmfun.lower.tir.vector_math.definitions import VectorFunction
+from tvmfun.lower.tir.vector_math.formats import Expr
+from tvmfun.lower.tir.vector_math.table import FUNCTIONS, INLINED, OF_USUAL_ARGUMENTS, is_called
+from tvmfun.lower.tir.walk import find, rewrite
+
+# Numbers of double precision that fill two registers of AVX2 and one of AVX-512: formulas with more would spill.
+_MOST_LANES = 8
+
+
+def call_vector_functions(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Returns a scheduled function whose stores call functions of vectors.
+
+    Calls in a branch of ``if_then_else`` stay there, for single numbers: their arguments may only be evaluated when the
+    branch is taken.
+    """
+    if not any(map(_is_replaced, find(func.body, ir.Call))):
+        return func
+    body = rewrite(func.body, (ir.Call, _with_single_calls))
+    body = rewrite(body, (For, _expanded_loop))
+    inside = {store for loop in find(body, For) if _is_vectorized(loop) for store in find(loop.body, BufferStore)}
+    single = lambda store: store if store in inside else _expanded(store, None)
+    return func.with_body(rewrite(body, (BufferStore, single)))
+
+
+def _is_replaced(call: ir.Call) -> bool:
+    return is_called(function_of(call), str(call.ty))
+
+
+def _with_single_calls(choice: ir.Call) -> Expr:
+    """An ``if_then_else`` whose branches call functions of single numbers."""
+    if not is_choice(choice):
+        return choice
+    single = lambda call: _call(call, 1, arguments_of(call)) if _is_replaced(call) else call
+    condition, *branches = choice.args
+    return tirx.if_then_else(condition, *(rewrite(branch, (ir.Call, single)) for branch in branches))
+
+
+def _call(call: ir.Call, lanes: int, arguments: Sequence[Expr]) -> Expr:
+    """The call of a function of vectors, instead of a call of a function of numbers."""
+    bits = int(str(call.ty).removeprefix("float"))
+    function = VectorFunction(str(function_of(call)), bits, lanes, len(arguments))
+    return tirx.call_pure_extern(function.dtype, f"{PREFIX}math.{function.fields}", *arguments)
+
+
+def _is_vectorized(loop: For) -> bool:
+    return loop.kind == ForKind.VECTORIZED
+
+
+def _expanded_loop(loop: For) -> Stmt:
+    """A vectorized loop over stores as one loop per store, with what each needs before it."""
+    stores = list(loop.body.seq) if isinstance(loop.body, tirx.SeqStmt) else [loop.body]
+    if not _is_vectorized(loop) or not all(isinstance(store, BufferStore) for store in stores):
+        return loop
+    return seq(*(_expanded(store, loop) for store in stores))
+
+
+def _expanded(store: BufferStore, loop: For | None) -> Stmt:
+    """A store, for all lanes of the vectorized ``loop`` around it or for a single one, and what it needs before it."""
+    calls = find(store.value, ir.Call)
+    guarded = guarded_calls(calls)
+    if not any(_is_replaced(call) and call not in guarded for call in calls):
+        return store if loop is None else _loop_around(loop, store)
+    lanes = 1 if loop is None else int(loop.extent)
+    lane = tirx.const(0, "int32") if loop is None else loop.loop_var - loop.min
+    statements: list[Stmt] = []
+    known: list[tuple[ir.Call, tirx.Buffer]] = []
+
+    def visit(call: ir.Call) -> Expr:
+        # Other functions get a statement as well: what is an argument would be computed again for each call.
+        if call in guarded or str(call.ty) not in INLINED or function_of(call) not in FUNCTIONS | OF_USUAL_ARGUMENTS:
+            return call
+        for earlier, result in known:
+            if tvm_ffi.structural_equal(earlier, call):
+                return result[lane]
+        block = _Block(str(call.ty), lanes, lane, loop, statements)
+        result = block.called(call) if _is_replaced(call) else block.kept(call)
+        known.append((call, result))
+        return result[lane]
+
+    value = rewrite(store.value, (ir.Call, visit))
+    last = BufferStore(store.buffer, value, store.indices)
+    return seq(*statements, last if loop is None else _loop_around(loop, last))
+
+
+class _Block(NamedTuple):
+    """Where the statements of a call go.
+
+    Args:
+        dtype: the type of the call.
+        lanes, lane: their number, and the one of an iteration of the loop.
+        loop: the vectorized loop around the store; None if there is a single lane.
+        statements: the statements before the store.
+    """
+
+    dtype: str
+    lanes: int
+    lane: Expr
+    loop: For | None
+    statements: list[Stmt]
+
+    def register(self) -> tirx.Buffer:
+        """A buffer for all lanes, which becomes registers."""
+        buffer = tirx.decl_buffer((self.lanes,), self.dtype)
+        self.statements.append(AllocBuffer(buffer))
+        return buffer
+
+    def kept(self, value: Expr) -> tirx.Buffer:
+        """Appends the computation of an expression."""
+        buffer = self.register()
+        store = BufferStore(buffer, value, [self.lane])
+        self.statements.append(store if self.loop is None else _loop_around(self.loop, store))
+        return buffer
+
+    def called(self, call: ir.Call) -> tirx.Buffer:
+        """Appends calls of a function of vectors."""
+        arguments = [x if isinstance(x, tirx.FloatImm) else self.kept(x) for x in arguments_of(call)]
+        result = self.register()
+        for begin in range(0, self.lanes, _MOST_LANES):
+            size = min(self.lanes - begin, _MOST_LANES)
+            value = _call(call, size, [_part(argument, begin, size) for argument in arguments])
+            self.statements.append(BufferStore(result, value, [_indices(begin, size)]))
+        return result
+
+
+def _part(argument: Expr | tirx.Buffer, begin: int, size: int) -> Expr:
+    """Some lanes of an argument."""
+    if isinstance(argument, tirx.FloatImm):
+        return tirx.Broadcast(argument, size) if size > 1 else argument
+    return argument[_indices(begin, size)]
+
+
+def _loop_around(loop: For, body: Stmt) -> For:
+    """A copy of the loop, with a new variable, around another body."""
+    var = ir.Var(loop.loop_var.name, loop.loop_var.ty)
+    body = rewrite(body, (ir.Var, lambda other: var if other.same_as(loop.loop_var) else other))
+    return For(var, loop.min, loop.extent, loop.kind, body, loop.thread_binding, loop.annotations)
+
+
+def _indices(begin: int, size: int) -> Expr:
+    first = tirx.const(begin, "int32")
+    return tirx.Ramp(first, tirx.const(1, "int32"), size) if size > 1 else first
