@@ -55,7 +55,10 @@ def _erf_inv(x: Any) -> Any:
     number = lambda value: tirx.const(value, dtype_name(x))
     minus_one, size = opaque(-1.0, dtype_name(x)), tirx.abs(x)
     complement = one(x) + minus_one * size  # exact from 1/2 on
-    w = -tirx.log(complement * (one(x) + size))
+    if dtype_name(x) == "float64":
+        w = -tirx.log(complement * (one(x) + size))
+    else:  # as XLA, so that normal numbers are JAX's; the maximum keeps the square from being fused into the difference
+        w = -tirx.log1p(tirx.max(-x * x, -one(x)))
     central = polynomial(_ERF_INV_CENTRAL, w - number(2.5))
     center, table = (4.0, _ERF_INV_TAIL_DOUBLE) if dtype_name(x) == "float64" else (3.0, _ERF_INV_TAIL)
     tail = polynomial(table, tirx.sqrt(w) - number(center))
