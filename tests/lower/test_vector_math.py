@@ -3,15 +3,17 @@
 import ctypes
 import math
 import sys
+from itertools import product
 
 import numpy as np
 import pytest
 import tvm
-from support.te_kernels import build
+from support.te_kernels import HOST, build
 from tvm import te, tirx
 
 import tvmfun.numpy as tnp
 from tvmfun import device_put, grad, jit, lax, vmap
+from tvmfun.lower.codegen import native
 from tvmfun.lower.schedule.cpu.rules import schedule
 from tvmfun.lower.tir.vector_math.table import FUNCTIONS, INLINED, OF_USUAL_ARGUMENTS, ONLY_SINGLE
 
@@ -67,17 +69,20 @@ def test_every_function_is_tested():
     assert {name for name, (_, _, bound) in CASES.items() if bound} == BOTH
 
 
-def evaluate(name, *arguments):
-    dtype = str(arguments[0].dtype)
-    arrays = [te.placeholder(value.shape, dtype=dtype, name=f"x{i}") for i, value in enumerate(arguments)]
-    own = getattr(tirx, name, None) if len(arguments) == 1 else None
+def scheduled(name, dtype, shape, target):
+    """The scheduled function of arrays."""
+    arrays = [te.placeholder(shape, dtype=dtype, name=f"x{i}") for i in range(1 + (name in OF_TWO))]
+    own = getattr(tirx, name, None) if len(arrays) == 1 else None
     called = f"{name}f" if dtype == "float32" else name
     function = own or (lambda *values: tirx.call_pure_extern(dtype, called, *values))
-    out = te.compute(arguments[0].shape, lambda i: function(*(array[i] for array in arrays)))
-    target = tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu()})
+    out = te.compute(shape, lambda i: function(*(array[i] for array in arrays)))
     func = schedule(te.create_prim_func([*arrays, out]), target)
     assert f"T.{name}(" not in func.script() and f'"{called}"' not in func.script()
-    kernel = build(func, target)
+    return func
+
+
+def evaluate(name, *arguments):
+    kernel = build(scheduled(name, str(arguments[0].dtype), arguments[0].shape, HOST), HOST)
     result = tvm.runtime.tensor(np.zeros_like(arguments[0]))
     kernel(*map(tvm.runtime.tensor, arguments), result)
     return result.numpy()
@@ -206,8 +211,7 @@ def test_results_do_not_depend_on_a_branch():
     values = np.random.default_rng(0).uniform(0.1, 5, 37).astype("float32")
     x = te.placeholder((37,), name="x")
     out = te.compute((40,), lambda i: tirx.if_then_else(i < 37, tirx.sin(tirx.cos(x[i])), tirx.const(0, "float32")))
-    target = tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu()})
-    kernel = build(schedule(te.create_prim_func([x, out]), target), target)
+    kernel = build(schedule(te.create_prim_func([x, out]), HOST), HOST)
     result = tvm.runtime.tensor(np.zeros(40, "float32"))
     kernel(tvm.runtime.tensor(values), result)
     np.testing.assert_array_equal(result.numpy()[:37], evaluate("sin", evaluate("cos", values)))
@@ -238,3 +242,23 @@ def test_functions_of_a_dynamic_number_of_elements():
     for n in (1, 7, 8, 1001):
         x = np.linspace(-3, 3, n, dtype="float32")
         np.testing.assert_allclose(function(x), x, rtol=2e-6, atol=2e-7)
+
+
+@pytest.mark.quick("x86_64-x86-64")
+@pytest.mark.parametrize(
+    ("triple", "processor"),
+    [("x86_64", "x86-64"), ("x86_64", "sapphirerapids"), ("x86_64", "znver5"), ("aarch64", "neoverse-v2")],
+    ids=lambda part: part,
+)
+def test_machine_code_of_other_processors(triple, processor):
+    """Vectors of all sizes, and tails, become machine code without an instruction set of this machine."""
+    target = tvm.target.Target({"kind": "llvm", "mtriple": f"{triple}-linux-gnu", "mcpu": processor})
+    for name, dtype in product(CASES, ("float32", "float64")):
+        if dtype == "float32" or name in BOTH:
+            functions = {
+                tvm.ir.GlobalVar(f"f{size}"): scheduled(name, dtype, (size,), target).with_attr(
+                    "global_symbol", f"f{size}"
+                )
+                for size in (1, 5, 4096)
+            }
+            assert "f4096" in native.compiled(target, functions).inspect_source("asm")
