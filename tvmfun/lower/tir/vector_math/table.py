@@ -31,7 +31,7 @@ ONLY_SINGLE = {"acos", "asin", "atan", "atan2", "lgamma", "pow", "tan"}
 #: By format, the functions whose formulas are short enough to be part of each kernel.
 INLINED = {
     "float32": {"erf", "erfc", "exp", "exp2", "expm1", "hypot", "log", "log10", "log1p", "log2", "sigmoid", "tanh"},
-    "float64": {"exp", "log", "sigmoid"},
+    "float64": {"exp", "log", "sigmoid", "tanh"},
 }
 
 
