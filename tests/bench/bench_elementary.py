@@ -52,7 +52,8 @@ def test_function(name, dtype):
             call(*arguments).block_until_ready()
             return 1e3 * (time.perf_counter() - start)
 
-        milliseconds(ours, given), milliseconds(theirs, peers)
+        milliseconds(ours, given)
+        milliseconds(theirs, peers)
         times = [(milliseconds(ours, given), milliseconds(theirs, peers)) for _ in range(15)]
     a, b = (float(np.median(own)) for own in zip(*times, strict=True))
     RATIOS[dtype, name] = b / a
