@@ -13,6 +13,8 @@ from tvm import te, tirx
 
 import tvmfun.numpy as tnp
 from tvmfun import device_put, grad, jit, lax, vmap
+from tvmfun.export import load
+from tvmfun.lower import disk_cache
 from tvmfun.lower.codegen import native
 from tvmfun.lower.schedule.cpu.rules import schedule
 from tvmfun.lower.tir.vector_math.table import FUNCTIONS, INLINED, OF_USUAL_ARGUMENTS, ONLY_SINGLE
@@ -242,6 +244,16 @@ def test_functions_of_a_dynamic_number_of_elements():
     for n in (1, 7, 8, 1001):
         x = np.linspace(-3, 3, n, dtype="float32")
         np.testing.assert_allclose(function(x), x, rtol=2e-6, atol=2e-7)
+
+
+@pytest.mark.skipif(not disk_cache.has_linker(), reason="there is no C compiler")
+def test_an_exported_library_gives_the_same_bits(tmp_path):
+    """Functions of vectors, and libm for the numbers that are left to it, are in the library."""
+    x = np.linspace(-4e6, 4e6, 1001, dtype="float32")
+    function = jit(lambda x: tnp.sin(x) + tnp.abs(x) ** 0.3 + tnp.arctan2(x, 1 + x * x))
+    function.lower(x).compile().export(tmp_path / "function.so")
+    (got,) = load(tmp_path / "function.so").run([x])
+    np.testing.assert_array_equal(got, function(x))
 
 
 @pytest.mark.quick("x86_64-x86-64")
