@@ -31,7 +31,7 @@ class VectorFunction:
 
     @property
     def fields(self) -> str:
-        """What identifies the function, as a part of its name."""
+        """The part of a name that identifies the function."""
         return f"{self.function}.{self.bits}.{self.lanes}.{self.arguments}"
 
     @classmethod
