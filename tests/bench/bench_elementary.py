@@ -5,7 +5,6 @@ Run with ``nox -s bench -- -k elementary``. A line is printed for each, and the 
 
 from __future__ import annotations
 
-import math
 import time
 
 import jax
@@ -13,6 +12,7 @@ import jax.numpy as jnp
 import jax.scipy.special
 import numpy as np
 import pytest
+from bench.harness import summary
 from support.oracle import x64
 
 import tvmfun
@@ -65,6 +65,4 @@ def test_the_geometric_mean(dtype):
     ratios = {name: ratio for (own, name), ratio in RATIOS.items() if own == dtype}
     if len(ratios) < 2:
         pytest.skip("no ratios")
-    mean = math.exp(sum(map(math.log, ratios.values())) / len(ratios))
-    slower = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items() if ratio < 0.9)
-    print(f"\n{dtype}: geometric mean of {len(ratios)}: {mean:.2f}; below 0.9: {slower or 'none'}", end="")
+    print(f"\n{dtype}: {summary(ratios)}", end="")

@@ -5,7 +5,6 @@ Run with ``nox -s bench -- -k idioms``. A line is printed for each, and the geom
 
 from __future__ import annotations
 
-import math
 import time
 from types import SimpleNamespace
 
@@ -14,6 +13,7 @@ import jax.numpy as jnp
 import jax.scipy
 import numpy as np
 import pytest
+from bench.harness import summary
 
 import tvmfun
 import tvmfun.numpy as tnp
@@ -424,6 +424,4 @@ def test_idiom(name):
 def test_the_geometric_mean():
     if len(RATIOS) < 2:
         pytest.skip("no ratios")
-    mean = math.exp(sum(map(math.log, RATIOS.values())) / len(RATIOS))
-    slower = ", ".join(f"{name} {ratio:.2f}" for name, ratio in RATIOS.items() if ratio < 0.9)
-    print(f"\ngeometric mean of {len(RATIOS)}: {mean:.2f}; below 0.9: {slower or 'none'}", end="")
+    print(f"\n{summary(RATIOS)}", end="")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,13 @@ class Report:
 def geometric_mean(rows: Sequence[dict]) -> float:
     """The geometric mean of the ratios to the best peers."""
     return float(np.exp(np.mean([np.log(row["ratio"]) for row in rows])))
+
+
+def summary(ratios: Mapping[str, float]) -> str:
+    """The geometric mean of ratios by name, and those below 0.9."""
+    mean = math.exp(sum(map(math.log, ratios.values())) / len(ratios))
+    slower = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items() if ratio < 0.9)
+    return f"geometric mean of {len(ratios)}: {mean:.2f}; below 0.9: {slower or 'none'}"
 
 
 COLUMNS = ["tvmfun", "JAX", "PyTorch", "PyTorch, compiled"]

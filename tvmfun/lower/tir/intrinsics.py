@@ -13,9 +13,10 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.tirx import AllocBuffer, Bind, BufferStore, For, ForKind, Stmt
 
+from tvmfun.lower.tir.build import Expr
 from tvmfun.lower.tir.math_calls import arguments_of, function_of, guarded_calls
 from tvmfun.lower.tir.vector_calls import call_vector_functions
-from tvmfun.lower.tir.vector_math.formats import Expr, Name, cast
+from tvmfun.lower.tir.vector_math.formats import Name, cast
 from tvmfun.lower.tir.vector_math.table import FUNCTIONS, INLINED, OF_USUAL_ARGUMENTS
 from tvmfun.lower.tir.walk import called, find, rewrite
 

@@ -11,8 +11,11 @@ from collections.abc import Sequence
 
 from tvm import ir, tirx
 
-from tvmfun.lower.tir.vector_math.formats import Expr
+from tvmfun.lower.tir.build import Expr
 from tvmfun.lower.tir.walk import called
+
+#: The names of functions that are written in LLVM's language begin so, and have all that they depend on.
+PREFIX = "tvmfun.micro."
 
 _TYPES = {"float32": "float", "float64": "double", "int32": "i32", "int64": "i64", "bool": "i1"}
 # Instructions for floats and for integers, by the names of TVM's node classes.
@@ -48,13 +51,18 @@ def type_of(dtype: str) -> str:
     return f"<{lanes} x {_TYPES[scalar]}>" if lanes else _TYPES[scalar]
 
 
+def declaration(name: str, of: str, arguments: int) -> str:
+    """The declaration of a function whose arguments and result are of one type."""
+    return f"declare {of} @{name}({', '.join([of] * arguments)})\n"
+
+
 class Instructions:
     """Collects the instructions of one block."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
-        #: The declarations of the intrinsics that are called, by name.
-        self.declarations: dict[str, str] = {}
+        #: The declarations of the functions that are called.
+        self.declarations: set[str] = set()
         self._names: dict[ir.Var, str] = {}
 
     def variable(self, name: str, dtype: str) -> ir.Var:
@@ -126,7 +134,7 @@ class Instructions:
         scalar, _, lanes = str(kind).partition("x")
         full = f"{name}.{f'v{lanes}' if lanes else ''}f{scalar.removeprefix('float')}"
         own = type_of(str(kind))
-        self.declarations[full] = f"declare {own} @{full}({', '.join([own] * len(arguments))})\n"
+        self.declarations.add(declaration(full, own, len(arguments)))
         return self._new(f"call {own} @{full}({', '.join(f'{own} {self.operand(x)}' for x in arguments)})")
 
     def _new(self, instruction: str) -> str:

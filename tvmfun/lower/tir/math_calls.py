@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tvm import ir
 
-from tvmfun.lower.tir.vector_math.formats import Expr
+from tvmfun.lower.tir.build import Expr
 from tvmfun.lower.tir.walk import called, find
 
 _EXTERN = "tirx.call_pure_extern"

@@ -17,14 +17,12 @@ from tvm.tirx import Stmt
 
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Expr, Size
+from tvmfun.lower.tir.llvm_text import PREFIX, declaration
 from tvmfun.lower.tir.vector_math.definitions import VectorFunction
-
-PREFIX = "tvmfun.micro."
-# The kind of functions that are no micro-kernels, but defined in the same way.
-_MATH = "math"
 
 _LLVM = {32: "float", 64: "double"}
 _FETCH, _MASKED = "llvm.prefetch.p0", "llvm.masked.load"
+_CALLED = re.compile(r"^declare [^\n]*@([\w.]+)\([^\n]*\n", re.MULTILINE)
 _DECLARATION = re.compile(rf"^declare [^\n]*@({re.escape(PREFIX)}[\w.-]+)\([^\n]*\n", re.MULTILINE)
 
 
@@ -248,8 +246,9 @@ def exchange(step: int, lanes: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return tuple(upper), tuple(lower)
 
 
-_KINDS: dict[str, Callable[[Sequence[str]], TileProduct | TileTranspose | RowsCopy]] = {
+_KINDS: dict[str, Callable[[Sequence[str]], TileProduct | TileTranspose | RowsCopy | VectorFunction]] = {
     "copy": RowsCopy.of_name,
+    "math": VectorFunction.of_name,
     "product": TileProduct.of_name,
     "transpose": TileTranspose.of_name,
 }
@@ -261,14 +260,15 @@ def with_definitions(text: str) -> str:
         return text
     declarations: dict[str, str] = {}
 
+    def collected(declared: re.Match) -> str:
+        declarations[declared[1]] = declared[0]
+        return ""
+
     def definition(declared: re.Match) -> str:
         kind, *fields = declared[1].removeprefix(PREFIX).split(".")
-        if kind == _MATH:
-            function, needed = VectorFunction.of_fields(fields).definition(declared[1])
-            declarations.update(needed)
-            return function
-        function = _KINDS[kind](fields).definition()
-        declarations.update((name, _declared_intrinsic(name)) for name in re.findall(r"@(llvm\.[\w.]+)", function))
+        function = _CALLED.sub(collected, _KINDS[kind](fields).definition())
+        for name in set(re.findall(r"@(llvm\.[\w.]+)", function)) - declarations.keys():
+            declarations[name] = _declared_intrinsic(name)
         return function
 
     defined = _DECLARATION.sub(definition, text)
@@ -288,7 +288,7 @@ def _declared_intrinsic(name: str) -> str:
     vector = f"<{lanes} x {_LLVM[bits]}>"
     if name.startswith(_MASKED):
         return f"declare {vector} @{name}(ptr, <{lanes} x i1>, {vector})\n"
-    return f"declare {vector} @{name}({vector}, {vector}, {vector})\n"
+    return declaration(name, vector, 3)
 
 
 class _Product:

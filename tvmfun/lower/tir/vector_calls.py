@@ -13,11 +13,9 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.tirx import AllocBuffer, BufferStore, For, ForKind, Stmt
 
-from tvmfun.lower.tir.build import seq
+from tvmfun.lower.tir.build import Expr, seq
 from tvmfun.lower.tir.math_calls import arguments_of, function_of, guarded_calls, is_choice
-from tvmfun.lower.tir.micro_kernels import PREFIX
 from tvmfun.lower.tir.vector_math.definitions import VectorFunction
-from tvmfun.lower.tir.vector_math.formats import Expr
 from tvmfun.lower.tir.vector_math.table import FUNCTIONS, INLINED, OF_USUAL_ARGUMENTS, is_called
 from tvmfun.lower.tir.walk import find, rewrite
 
@@ -57,7 +55,7 @@ def _call(call: ir.Call, lanes: int, arguments: Sequence[Expr]) -> Expr:
     """The call of a function of vectors, instead of a call of a function of numbers."""
     bits = int(str(call.ty).removeprefix("float"))
     function = VectorFunction(str(function_of(call)), bits, lanes, len(arguments))
-    return tirx.call_pure_extern(function.dtype, f"{PREFIX}math.{function.fields}", *arguments)
+    return tirx.call_pure_extern(function.dtype, function.name, *arguments)
 
 
 def _is_vectorized(loop: For) -> bool:

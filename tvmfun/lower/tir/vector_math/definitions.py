@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from functools import cache
 
-from tvmfun.lower.tir.llvm_text import Instructions, type_of
+from tvmfun.lower.tir.llvm_text import PREFIX, Instructions, declaration, type_of
 from tvmfun.lower.tir.vector_math.table import FUNCTIONS, OF_USUAL_ARGUMENTS
 
 
@@ -30,32 +32,29 @@ class VectorFunction:
         return f"float{self.bits}" if self.lanes == 1 else f"float{self.bits}x{self.lanes}"
 
     @property
-    def fields(self) -> str:
-        """The part of a name that identifies the function."""
-        return f"{self.function}.{self.bits}.{self.lanes}.{self.arguments}"
+    def name(self) -> str:
+        """The name of the function."""
+        return f"{PREFIX}math.{'.'.join(map(str, astuple(self)))}"
 
     @classmethod
-    def of_fields(cls, fields: list[str]) -> VectorFunction:
-        """The function with these fields."""
+    def of_name(cls, fields: Sequence[str]) -> VectorFunction:
+        """The function of a name, from the fields after its kind."""
         return cls(fields[0], *map(int, fields[1:]))
 
-    def definition(self, name: str) -> tuple[str, dict[str, str]]:
-        """The function under a name, and the declarations that it needs by the names of these functions."""
+    @cache  # noqa: B019  # there are few functions, and writing one takes milliseconds
+    def definition(self) -> str:
+        """The function, after the declarations of what it calls."""
         block, vector = Instructions(), type_of(self.dtype)
         values = [block.variable(f"x{i}", self.dtype) for i in range(self.arguments)]
-        head = f"define internal {vector} @{name}({', '.join(f'{vector} %x{i}' for i in range(self.arguments))})"
+        head = f"define internal {vector} @{self.name}({', '.join(f'{vector} %x{i}' for i in range(self.arguments))})"
         if self.function in OF_USUAL_ARGUMENTS:
             value, is_usual = OF_USUAL_ARGUMENTS[self.function](*values, block.name)
-            result, usual = block.operand(value), block.operand(is_usual)
-            rest = self._repair(result, usual)
-            scalar = type_of(f"float{self.bits}")
-            parameters = ", ".join([scalar] * self.arguments)
-            block.declarations[self._libm] = f"declare {scalar} @{self._libm}({parameters})\n"
+            rest = self._repair(block.operand(value), block.operand(is_usual))
+            block.declarations.add(declaration(self._libm, type_of(f"float{self.bits}"), self.arguments))
         else:
-            result = block.operand(FUNCTIONS[self.function](*values, block.name))
-            rest = [f"  ret {vector} {result}"]
+            rest = [f"  ret {vector} {block.operand(FUNCTIONS[self.function](*values, block.name))}"]
         body = "\n".join(["entry:", *block.lines, *rest])
-        return f"{head} noinline nounwind {{\n{body}\n}}\n", block.declarations
+        return f"{''.join(sorted(block.declarations))}{head} noinline nounwind {{\n{body}\n}}\n"
 
     @property
     def _libm(self) -> str:

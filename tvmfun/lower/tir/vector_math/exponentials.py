@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from tvm import tirx
 
-from tvmfun.lower.tir.vector_math.formats import Expr, Name, cast, format_of, horner
+from tvmfun.lower.tir.build import Expr
+from tvmfun.lower.tir.vector_math.formats import Name, cast, format_of, horner
 from tvmfun.lower.tir.vector_math.logarithms import log_of_wide
 
 LOG2_E = 1.44269504088896341

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from tvm import tirx
 
-# TVM's node classes do not declare their operators in a way that type checkers understand.
-Expr = Any
+from tvmfun.lower.tir.build import Expr
 
 # Binds an intermediate result to a variable, so that it is computed once.
 Name = Callable[[Expr], Expr]

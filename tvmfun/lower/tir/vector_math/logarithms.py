@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from tvm import tirx
 
-from tvmfun.lower.tir.vector_math.formats import Expr, Name, cast, format_of, horner
+from tvmfun.lower.tir.build import Expr
+from tvmfun.lower.tir.vector_math.formats import Name, cast, format_of, horner
 
 _LOG = (
     7.0376836292e-2,

@@ -22,7 +22,8 @@ from __future__ import annotations
 
 from tvm import tirx
 
-from tvmfun.lower.tir.vector_math.formats import Expr, Name, format_of
+from tvmfun.lower.tir.build import Expr
+from tvmfun.lower.tir.vector_math.formats import Name, format_of
 
 
 def fmod(x: Expr, y: Expr, name: Name) -> tuple[Expr, Expr]:

@@ -7,8 +7,9 @@ from fractions import Fraction
 
 from tvm import tirx
 
+from tvmfun.lower.tir.build import Expr
 from tvmfun.lower.tir.vector_math.exponentials import odd_rational, reduced
-from tvmfun.lower.tir.vector_math.formats import Expr, Name, cast, format_of, horner, in_two_chains
+from tvmfun.lower.tir.vector_math.formats import Name, cast, format_of, horner, in_two_chains
 from tvmfun.lower.tir.vector_math.logarithms import log
 
 # The rational function of Eigen and XLA: erf(x) / x in x**2.

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from tvm import tirx
 
-from tvmfun.lower.tir.vector_math.formats import Expr, Format, Name, cast, format_of, horner
+from tvmfun.lower.tir.build import Expr
+from tvmfun.lower.tir.vector_math.formats import Format, Name, cast, format_of, horner
 
 # pi / 2 in parts of 33 bits, whose products with integers below 2**20 are exact, and the rest.
 _HALF_PI = tuple(
@@ -72,7 +73,7 @@ _ASIN = (
 
 
 class _Angle(NamedTuple):
-    """An angle of single precision as ``n pi / 2 + r``: the sine and the cosine of ``r``, and ``n``, an int32."""
+    """An angle as ``n pi / 2 + r``: the sine and the cosine of ``r`` in double precision, and ``n``, an int32."""
 
     sine: Expr
     cosine: Expr
