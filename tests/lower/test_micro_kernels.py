@@ -12,7 +12,11 @@ from tvmfun.core.inline import inlined
 from tvmfun.lower import kernel_cache, pipeline
 from tvmfun.lower import target as targets
 from tvmfun.lower.schedule.cpu import product_tiles
-from tvmfun.lower.tir.micro_kernels import PREFIX, Next, RowsCopy, Terms, TileProduct, TileTranspose, with_definitions
+from tvmfun.lower.tir.llvm_text import PREFIX
+from tvmfun.lower.tir.micro_kernels.definitions import with_definitions
+from tvmfun.lower.tir.micro_kernels.moves import RowsCopy, TileTranspose
+from tvmfun.lower.tir.micro_kernels.products import Next, Terms, TileProduct
+from tvmfun.lower.tir.micro_kernels.winograd import Panels, Steps, WinogradTransform
 from tvmfun.lower.tir.walk import called, find
 from tvmfun.reference import evaluate
 
@@ -22,10 +26,13 @@ FUNCTIONS = [
     TileProduct(64, 1, 8, 8, 8, 0, None, False, (Terms(0, 1, 8),)),
     TileTranspose(16, 16),
     RowsCopy(64, 11, 8),
+    WinogradTransform("patch", 8, Steps(800, 200), Steps(640, -64), clipped=True),
+    WinogradTransform("cotangent", 16, Steps(800, 200), Steps(640, 64), panels=Panels(2, 96)),
+    WinogradTransform("gradient", 4, Steps(800, 200), Steps(640, 64), part=3200),
 ]
 
 
-@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: type(function).__name__)
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.name.split(".")[2])
 def test_a_name_says_all(function):
     fields = function.name.removeprefix(PREFIX).split(".")
     assert type(function).of_name(fields[1:]) == function

@@ -147,6 +147,18 @@ def test_an_array_with_a_margin_that_others_read():
     np.testing.assert_allclose(total, np.sum(x.astype("float64") ** 2), rtol=1e-6)
 
 
+@pytest.mark.parametrize("padding", [((1, 1), (0, 2)), ((0, 0), (1, 1)), ((-1, 1), (2, 0))], ids=str)
+def test_margins_of_arrays_in_another_order(padding):
+    """Neighbouring channels are not neighbours in memory, or an axis has no margin."""
+    x, w = operands(8, 16, 16, 32, 32)
+    expected = exact(x, w, padding)
+    backwards = np.ascontiguousarray(x[:, ::-1])
+    close(jit(lambda x, w: convolve(tnp.transpose(x, (0, 2, 3, 1)), w, padding))(x.transpose(0, 3, 1, 2), w), expected)
+    close(jit(lambda x, w: convolve(x[:, ::-1], w, padding))(backwards, w), expected)
+    batch = jit(tvmfun.vmap(lambda x, w: convolve(x, w, padding), in_axes=(0, None)))
+    close(batch(np.stack([x, backwards]), w)[0], expected)
+
+
 def exact_gradient(x, g, padding):
     with jax.enable_x64(True):
         w = np.zeros((3, 3, x.shape[-1], g.shape[-1]))

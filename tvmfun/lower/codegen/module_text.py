@@ -11,7 +11,7 @@ import tvm
 
 from tvmfun.files import files_in_memory
 from tvmfun.lower.tir.held_values import MEMORY
-from tvmfun.lower.tir.micro_kernels import with_definitions
+from tvmfun.lower.tir.micro_kernels.definitions import with_definitions
 
 # TVM adds these two functions, of 25 blocks, to every module. LLVM calls them on processors without such instructions.
 _CONVERSIONS = re.compile(r"^define weak [^\n]*@__(?:truncsfhf2|extendhfsf2)\(.*?^}\n", re.DOTALL | re.MULTILINE)

@@ -18,7 +18,8 @@ from tvmfun.lower.schedule.cpu.transpose import is_row_readable, ramp, read_row,
 from tvmfun.lower.schedule.stages import accumulator
 from tvmfun.lower.tir import build, intrinsics
 from tvmfun.lower.tir.build import Axis, Env, Expr, Size, volume
-from tvmfun.lower.tir.micro_kernels import Next, RowsCopy
+from tvmfun.lower.tir.micro_kernels.moves import RowsCopy
+from tvmfun.lower.tir.micro_kernels.products import Next
 
 # The share of the L2 cache that rows of a strided left operand take while panels go by, and the fewest rows for which
 # packing the panels again pays.

@@ -12,7 +12,7 @@ from tvmfun.lower.schedule.cpu.contraction_loops import ContractionLoops, Panel
 from tvmfun.lower.schedule.cpu.product_tiles import ProductTile, product_tiles
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr, Size, volume
-from tvmfun.lower.tir.micro_kernels import Next
+from tvmfun.lower.tir.micro_kernels.products import Next
 
 _LINE_BITS, _LINES_OF_A_PAGE = 64 * 8, 64
 # Multiplications, a fraction of a millisecond, up to which compiling matters more than the last percents of speed.

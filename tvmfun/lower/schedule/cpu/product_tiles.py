@@ -12,7 +12,7 @@ from tvm.tirx import AllocBuffer, Buffer, IfThenElse, Stmt
 from tvmfun.lower.schedule.cpu.tile import Tile
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr, Size, volume
-from tvmfun.lower.tir.micro_kernels import Next, Terms, TileProduct
+from tvmfun.lower.tir.micro_kernels.products import Next, Terms, TileProduct
 
 if TYPE_CHECKING:
     from tvmfun.lower.schedule.cpu.contraction_loops import ContractionLoops, Panel

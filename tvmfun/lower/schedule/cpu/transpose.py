@@ -12,7 +12,7 @@ from tvm.tirx import AllocBuffer, Buffer, BufferStore, Stmt
 from tvmfun.lower.machine import Machine
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr
-from tvmfun.lower.tir.micro_kernels import TileTranspose, exchange
+from tvmfun.lower.tir.micro_kernels.moves import TileTranspose, exchange
 
 
 def is_row_readable(value: Expr, axis: Axis, domain: Sequence[Axis]) -> bool:
@@ -162,5 +162,5 @@ def transpose_rows(read: Callable[[int], Expr], write: Callable[[int, Expr], Stm
 
 @cache
 def _orders(step: int, lanes: int) -> list[tuple[Expr, ...]]:
-    """The orders of :func:`~tvmfun.lower.tir.micro_kernels.exchange` as expressions."""
+    """The orders of :func:`~tvmfun.lower.tir.micro_kernels.moves.exchange` as expressions."""
     return [tuple(tirx.const(lane, "int32") for lane in order) for order in exchange(step, lanes)]

@@ -13,22 +13,22 @@ Source: Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, 2015,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import product
 
 import tvm_ffi
 from tvm import ir, tirx
-from tvm.tirx import AllocBuffer, Buffer, BufferStore, Stmt
+from tvm.tirx import AllocBuffer, Buffer, Stmt
 
 from tvmfun.lower.machine import Machine
 from tvmfun.lower.schedule.cpu.contraction import match, most_terms
 from tvmfun.lower.schedule.cpu.emit import emit_contraction
-from tvmfun.lower.schedule.cpu.transpose import ramp
 from tvmfun.lower.schedule.stages import AnyStage, Stage, is_map
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr
+from tvmfun.lower.tir.micro_kernels.winograd import Inside, Panels, Steps, WinogradTransform
 
 TAPS, OUT, PATCH = 3, 2, 4
 POSITIONS = PATCH * PATCH
@@ -127,11 +127,26 @@ def apply_winograd(stages: Sequence[AnyStage], temps: Sequence[Buffer], machine:
 
 
 def _is_margin(stage: Stage) -> bool:
-    """Whether a map is an array inside a constant margin."""
+    """Whether a map is an array inside a margin of zeros along single axes, with neighbouring channels."""
     value = stage.value
     if not isinstance(value, ir.Call) or value.op.name != "prim.if_then_else":
         return False
-    return isinstance(value.args[1], ir.TensorLoad) and isinstance(value.args[2], tirx.FloatImm)
+    condition, array, other = value.args
+    if not isinstance(array, ir.TensorLoad) or not isinstance(other, tirx.FloatImm) or other.value != 0:
+        return False
+    *images, down, across, channel = stage.space
+    depends = [[build.uses(term, axis.var) for axis in (down, across)] for term in _conjuncts(condition)]
+    others = any(build.uses(condition, axis.var) for axis in (*images, channel))
+    steps = [build.stride(array.source, array.indices, axis, stage.domain) for axis in (down, across, channel)]
+    is_regular = all(isinstance(step, int) for step in steps) and steps[-1] == 1 and build.is_static(array.source)
+    return is_regular and not others and all(sum(pair) == 1 for pair in depends)
+
+
+def _conjuncts(condition: Expr) -> list[Expr]:
+    """The conditions that all have to hold."""
+    if isinstance(condition, tirx.And):
+        return [*_conjuncts(condition.a), *_conjuncts(condition.b)]
+    return [condition]
 
 
 def _match(stage: AnyStage, machine: Machine) -> Winograd | None:
@@ -221,6 +236,8 @@ class _Emitter:
         self.blocks = Axis.fresh(self.axes.row, build.volume(self.tiles) // self.block)
         # One spare patch, so that positions are not a power of two apart, where they would compete for few cache sets.
         self.patches = build.scratch([POSITIONS, self.block + 1, self.channels], "float32", "patches")
+        # Where results are kept for the epilogues.
+        self.results = build.scratch([TAPS, TAPS, self.features], "float32", "results")
 
     def at(self, block: Expr, i: Expr, make: Callable[[Expr, Env], Stmt]) -> Stmt:
         """The statement that ``make`` writes for a patch of a block, from its number and its first indices."""
@@ -232,109 +249,86 @@ class _Emitter:
         known = {var: ir.Var(var.name, var.ty) for var in indices}
         return build.seq(*(tirx.Bind(known[var], value) for var, value in indices.items()), make(i, known))
 
-    def offset(self, a: int, b: int) -> Env:
-        """The indices of a position in the kernel."""
-        axes = self.axes
-        return {axes.down.var: build.index(axes.down, a), axes.across.var: build.index(axes.across, b)}
-
     def patch(self, i: Expr, at: Env) -> Stmt:
         """B^T d B of a patch."""
+        margin, array, axes = self.plan.margin, self.plan.array, self.axes
+        inside = None
+        if margin is not None:
+            indices = zip(margin.index, array.indices, strict=True)
+            inner = {axis: index for axis, index in indices if isinstance(axis, ir.Var)}
+            condition, array, _ = (build.substitute(value, inner) for value in margin.value.args)
+            inside = self._inside(condition, at)
+        source, steps, start = self.square(array, (axes.down, axes.across), at)
+        transform = WinogradTransform("patch", self.lanes, self.between(self.patches), steps, inside is not None)
+        return transform.call(self.patches[0, i, 0], source, self.channels // self.lanes, start, inside)
 
-        def vector(begin: Expr) -> Stmt:
-            def load(a: int, b: int, k: Expr) -> Expr:
-                return self._array({**at, **self.offset(a, b), self.axes.channel.var: begin + k})
+    def _inside(self, condition: Expr, at: Env) -> Inside:
+        """The rows and columns of a patch for which a condition on the indices of the array holds."""
+        axes = self.axes
+        both = [[], []]
+        for term in _conjuncts(condition):
+            both[build.uses(term, axes.across.var) or build.uses(term, axes.column.var)].append(term)
 
-            def write(a: int, b: int, k: Expr, value: Expr) -> Stmt:
-                return BufferStore(self.patches, value, [a * PATCH + b, i, begin + k])
+        def bits(axis: Axis, terms: Sequence[Expr]) -> Expr:
+            number: Expr = tirx.const(0, "int32")
+            for k in range(PATCH):
+                here = {**at, axis.var: build.index(axis, k)}
+                holds = tirx.all(*(build.substitute(term, here) for term in terms)) if terms else True
+                number = number + tirx.Select(holds, tirx.const(1 << k, "int32"), tirx.const(0, "int32"))
+            return number
 
-            return self.transformed(PATCH, load, _patch_line, write)
+        return Inside(*map(bits, (axes.down, axes.across), both))
 
-        return self.vectors(self.axes.channel, vector)
+    def square(self, load: ir.TensorLoad, axes: tuple[Axis, Axis], at: Env) -> tuple[ir.TensorLoad, Steps, Expr | int]:
+        """The array of a load, and the square of which it reads elements along two axes: its steps, and its start."""
+        domain, zero = self.stage.domain, lambda axis: build.index(axis, 0)
+        steps = Steps(*(build.stride(load.source, load.indices, axis, domain) for axis in axes))
+        first = {axis.var: zero(axis) for axis in (*axes, self.axes.channel, self.axes.feature)}
+        start = build.offset(load.source, [build.substitute(index, {**first, **at}) for index in load.indices])
+        return load.source[(0,) * len(load.indices)], steps, start
 
-    def _array(self, here: Env) -> Expr:
-        """The element of the array, or of its margin, at these indices."""
-        margin = self.plan.margin
-        if margin is None:
-            return build.substitute(self.plan.array, here)
-        pairs = zip(margin.index, self.plan.array.indices, strict=True)
-        axes = {axis: build.substitute(index, here) for axis, index in pairs if isinstance(axis, ir.Var)}
-        return build.substitute(margin.value, axes)
+    def between(self, buffer: Buffer) -> Steps:
+        """The steps between the positions of a square, which are the first index of a buffer."""
+        step = math.prod(map(int, buffer.shape[1:]))
+        return Steps(PATCH * step, step)
 
-    def vectors(self, axis: Axis, make: Callable[[Expr], Stmt]) -> Stmt:
-        """A loop over vectors along an axis."""
-        return build.loop(axis, axis.extent // self.lanes, lambda i: make(i * self.lanes))
+    def into_panels(self, matrix: str, buffer: Buffer, source: Steps) -> WinogradTransform:
+        """The transform that stores to a buffer of positions, panels of features, rows and columns of a panel."""
+        panels = Panels(self.width // self.lanes, math.prod(map(int, buffer.shape[2:])))
+        return WinogradTransform(matrix, self.lanes, self.between(buffer), source, panels=panels)
 
-    def vectors_of_panels(self, make: Callable[[Expr, Expr, Expr], Stmt]) -> Stmt:
-        """A loop over vectors of features; ``make`` gets the first feature, its panel and its column in that."""
-        per_panel = self.width // self.lanes
-
-        def vector(i: Expr) -> Stmt:
-            # Bound to variables: a quotient in each of many indices takes long to simplify.
-            panel, column = (ir.Var(name, i.ty) for name in ("panel", "column"))
-            binds = (tirx.Bind(panel, i // per_panel), tirx.Bind(column, i % per_panel * self.lanes))
-            return build.seq(*binds, make(i * self.lanes, panel, column))
-
-        return build.loop(self.axes.feature, self.features // self.lanes, vector)
-
-    def transformed(
-        self,
-        size: int,
-        load: Callable[[int, int, Expr], Expr],
-        line: Callable[[Sequence[Expr]], list[Expr]],
-        write: Callable[[int, int, Expr, Expr], Stmt],
-        more: tuple[int, Callable[[Expr, int, int, Expr], Expr]] | None = None,
+    def finish(
+        self, transform: Callable[..., WinogradTransform], side: int, square: Expr, at: Env, axes: Sequence[Axis]
     ) -> Stmt:
-        """Transforms the vectors of a square along its columns and then along its rows, in registers.
+        """Transforms all features of a square and stores the results, by way of a buffer if epilogues follow.
 
         Args:
-            size: the side of the square.
-            load: the element at a position and lane.
-            line: the transform of a column or row.
-            write: the statement that stores a result at a position and lane.
-            more: a number of further squares and their elements, which are added first.
+            transform: returns the transform that stores with these steps.
+            side: the side of the results.
+            square: the first element of the square.
+            at: the indices of the first result.
+            axes: the axes of the output down and across the results.
         """
-        lane = lambda make: build.vectorized(self.axes.feature, self.lanes, make)
-        whole = ramp(build.index(self.axes.feature, 0), self.lanes)
-        allocations: list[Stmt] = []
+        stage, feature, vectors = self.stage, self.axes.feature, self.features // self.lanes
+        parts = self.plan.parts if self.plan.parts > 1 else None
+        if not stage.epilogues:
+            first = stage.output[tuple(stage.at({**at, feature.var: build.index(feature, 0)}))]
+            steps = Steps(*(build.stride(stage.output, stage.index, axis, stage.domain) for axis in axes))
+            return transform(steps).call(first, square, vectors, parts=parts)
+        results, steps = self.results, Steps(TAPS * self.features, self.features)
+        down, across = (Axis.fresh(axis, side) for axis in axes)
 
-        def register() -> Buffer:
-            buffer = build.scratch([self.lanes], "float32", "line")
-            allocations.append(AllocBuffer(buffer))
-            return buffer
+        def element(env: Env, k: Expr) -> Stmt:
+            offsets = {axes[0].var: env[down.var], axes[1].var: env[across.var]}
+            here = {var: at[var] + offset for var, offset in offsets.items()}
+            return stage.store({**at, **here, feature.var: k}, results[(*offsets.values(), k)])
 
-        square = [[register() for _ in range(size)] for _ in range(size)]
-        positions = list(product(range(size), repeat=2))
-        fill = [lane(lambda k, a=a, b=b: BufferStore(square[a][b], load(a, b, k), [k])) for a, b in positions]
-        if more is not None:
-            count, addend = more
+        def row(env: Env) -> Stmt:
+            vector = lambda i: build.vectorized(feature, self.lanes, lambda k: element(env, i * self.lanes + k))
+            return build.loop(feature, vectors, vector)
 
-            def added(i: Expr) -> Stmt:
-                def one(a: int, b: int, k: Expr) -> Stmt:
-                    return BufferStore(square[a][b], square[a][b][k] + addend(i, a, b, k), [k])
-
-                return build.seq(*(lane(lambda k, a=a, b=b: one(a, b, k)) for a, b in positions))
-
-            fill.append(build.loop(self.axes.row, count, added))
-        turn: list[Stmt] = []
-
-        def turned(buffers: Sequence[Buffer]) -> list[Buffer]:
-            """The registers of a transformed column; those that it leaves as they are stay."""
-            vectors = [buffer[whole] for buffer in buffers]
-            results = []
-            for value in line(vectors):
-                same = next((buffer for buffer, vector in zip(buffers, vectors, strict=True) if vector is value), None)
-                if same is None:
-                    same = register()
-                    turn.append(BufferStore(same, value, [whole]))
-                results.append(same)
-            return results
-
-        half = list(zip(*(turned([row[b] for row in square]) for b in range(size)), strict=True))
-        across = lambda a, b, k: line([buffer[k] for buffer in half[a]])[b]
-        store = [
-            lane(lambda k, a=a, b=b: write(a, b, k, across(a, b, k))) for a, b in product(range(len(half)), repeat=2)
-        ]
-        return build.seq(*allocations, *fill, *turn, *store)
+        call = transform(steps).call(results[0, 0, 0], square, vectors, parts=parts)
+        return build.seq(call, build.nest([down, across], {}, row))
 
 
 class _Convolution(_Emitter):
@@ -352,7 +346,7 @@ class _Convolution(_Emitter):
 
         def task(env: Env) -> Stmt:
             each = lambda make: build.loop(self.axes.row, self.block, lambda i: self.at(env[self.blocks.var], i, make))
-            scratch = [AllocBuffer(self.patches), AllocBuffer(self.products)]
+            scratch = map(AllocBuffer, (self.patches, self.products, *([self.results] if self.stage.epilogues else [])))
             return build.seq(*scratch, each(self.patch), self._multiply(), each(self._results))
 
         blocks = build.parallel_nest([self.blocks], {}, task, self.tasks)
@@ -360,19 +354,15 @@ class _Convolution(_Emitter):
 
     def _transform_kernel(self) -> Stmt:
         """G w G^T, channel by channel."""
-        channel, feature = self.axes.channel, self.axes.feature
+        axes = self.axes
 
-        def vector(env: Env, begin: Expr, panel: Expr, column: Expr) -> Stmt:
-            def load(a: int, b: int, k: Expr) -> Expr:
-                return build.substitute(self.plan.other, {**env, **self.offset(a, b), feature.var: begin + k})
+        def channel(env: Env) -> Stmt:
+            source, steps, start = self.square(self.plan.other, (axes.down, axes.across), env)
+            transform = self.into_panels("kernel", self.kernel, steps)
+            first = self.kernel[0, 0, env[axes.channel.var], 0]
+            return transform.call(first, source, self.features // self.lanes, start)
 
-            def write(a: int, b: int, k: Expr, value: Expr) -> Stmt:
-                return BufferStore(self.kernel, value, [a * PATCH + b, panel, env[channel.var], column + k])
-
-            return self.transformed(TAPS, load, _kernel_line, write)
-
-        body = lambda env: self.vectors_of_panels(partial(vector, env))
-        return build.parallel_nest([channel], {}, body, self.tasks)
+        return build.parallel_nest([axes.channel], {}, channel, self.tasks)
 
     def _multiply(self) -> Stmt:
         """For each position, the product of patches and kernel."""
@@ -386,18 +376,8 @@ class _Convolution(_Emitter):
 
     def _results(self, i: Expr, at: Env) -> Stmt:
         """A^T m A of a patch, and the epilogues."""
-        row, column, feature = (axis.var for axis in (self.axes.row, self.axes.column, self.axes.feature))
-
-        def vector(begin: Expr) -> Stmt:
-            def load(a: int, b: int, k: Expr) -> Expr:
-                return self.products[a * PATCH + b, i, begin + k]
-
-            def write(a: int, b: int, k: Expr, value: Expr) -> Stmt:
-                return self.stage.store({**at, row: at[row] + a, column: at[column] + b, feature: begin + k}, value)
-
-            return self.transformed(PATCH, load, _result_line, write)
-
-        return self.vectors(self.axes.feature, vector)
+        transform = partial(WinogradTransform, "result", self.lanes, source=self.between(self.products))
+        return self.finish(transform, OUT, self.products[0, i, 0], at, (self.axes.row, self.axes.column))
 
 
 class _KernelGradient(_Emitter):
@@ -438,19 +418,9 @@ class _KernelGradient(_Emitter):
 
     def _cotangent(self, i: Expr, at: Env) -> Stmt:
         """G g G^T of a tile of the cotangent."""
-        row, column, feature = (axis.var for axis in (self.axes.row, self.axes.column, self.axes.feature))
-
-        def vector(begin: Expr, panel: Expr, first: Expr) -> Stmt:
-            def load(a: int, b: int, k: Expr) -> Expr:
-                here = {**at, row: at[row] + a, column: at[column] + b, feature: begin + k}
-                return build.substitute(self.plan.other, here)
-
-            def write(a: int, b: int, k: Expr, value: Expr) -> Stmt:
-                return BufferStore(self.cotangents, value, [a * PATCH + b, panel, i, first + k])
-
-            return self.transformed(OUT, load, _cotangent_line, write)
-
-        return self.vectors_of_panels(vector)
+        source, steps, start = self.square(self.plan.other, (self.axes.row, self.axes.column), at)
+        transform = self.into_panels("cotangent", self.cotangents, steps)
+        return transform.call(self.cotangents[0, 0, i, 0], source, self.features // self.lanes, start)
 
     def _multiply(self, env: Env) -> Stmt:
         """For each position, the product of patches and cotangents, stored for the first block and then added."""
@@ -466,20 +436,17 @@ class _KernelGradient(_Emitter):
 
     def _results(self) -> Stmt:
         """A^T m A, channel by channel, and the epilogues."""
-        channel, feature = self.axes.channel, self.axes.feature
+        axes, step = self.axes, self.channels * self.features
+        part = POSITIONS * step if self.plan.parts > 1 else None
+        transform = partial(WinogradTransform, "gradient", self.lanes, source=Steps(PATCH * step, step), part=part)
 
-        def vector(env: Env, begin: Expr) -> Stmt:
-            def sums(part: Expr | int, a: int, b: int, k: Expr) -> Expr:
-                return self.sums[part, a * PATCH + b, env[channel.var], begin + k]
+        def channel(env: Env) -> Stmt:
+            at = {**env, axes.down.var: build.index(axes.down, 0), axes.across.var: build.index(axes.across, 0)}
+            square = self.sums[0, 0, env[axes.channel.var], 0]
+            body = self.finish(transform, TAPS, square, at, (axes.down, axes.across))
+            return build.seq(AllocBuffer(self.results), body) if self.stage.epilogues else body
 
-            def write(a: int, b: int, k: Expr, value: Expr) -> Stmt:
-                return self.stage.store({**env, **self.offset(a, b), feature.var: begin + k}, value)
-
-            others = (self.plan.parts - 1, lambda i, a, b, k: sums(i + 1, a, b, k)) if self.plan.parts > 1 else None
-            return self.transformed(PATCH, partial(sums, 0), _gradient_line, write, others)
-
-        body = lambda env: self.vectors(feature, lambda begin: vector(env, begin))
-        return build.parallel_nest([channel], {}, body, self.tasks)
+        return build.parallel_nest([axes.channel], {}, channel, self.tasks)
 
 
 def _product(
@@ -495,30 +462,3 @@ def _product(
     """The loops of a product of matrices, which is added to the output if ``later`` holds."""
     stage = Stage("product", space, reduce, output, index, value, tirx.Add, build.zero("float32"))
     return emit_contraction(match(stage), {}, 0, machine, tasks, later)  # type: ignore[arg-type]  # it is one
-
-
-def _kernel_line(g: Sequence[Expr]) -> list[Expr]:
-    """G."""
-    half = tirx.const(0.5, "float32")
-    return [g[0], (g[0] + g[2] + g[1]) * half, (g[0] + g[2] - g[1]) * half, g[2]]
-
-
-def _patch_line(d: Sequence[Expr]) -> list[Expr]:
-    """B^T."""
-    return [d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3]]
-
-
-def _result_line(m: Sequence[Expr]) -> list[Expr]:
-    """A^T."""
-    return [m[0] + m[1] + m[2], m[1] - m[2] - m[3]]
-
-
-def _cotangent_line(g: Sequence[Expr]) -> list[Expr]:
-    """G of F(3, 2)."""
-    half = tirx.const(0.5, "float32")
-    return [g[0], (g[0] + g[1]) * half, (g[0] - g[1]) * half, g[1]]
-
-
-def _gradient_line(m: Sequence[Expr]) -> list[Expr]:
-    """A^T of F(3, 2)."""
-    return [m[0] + m[1] + m[2], m[1] - m[2], m[1] + m[2] - m[3]]

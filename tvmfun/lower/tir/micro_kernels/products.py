@@ -1,29 +1,21 @@
-"""Micro-kernels: functions in LLVM's own language for the innermost work of matrix products.
-
-They are written as LLVM's optimizer would leave them, and become machine code together with the kernels that call them,
-past TVM's passes and that optimizer. Of the time that a product takes to compile, most would go into the unrolled rows
-of its tiles. A name holds all that a function depends on, so kernels of a module with the same tile share it.
-"""
+"""The product of a tile of a matrix product."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, astuple, dataclass
-from typing import Any, ClassVar
 
 from tvm import tirx
 from tvm.tirx import Stmt
 
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Expr, Size
-from tvmfun.lower.tir.llvm_text import PREFIX, declaration
-from tvmfun.lower.tir.vector_math.definitions import VectorFunction
+from tvmfun.lower.tir.llvm_text import PREFIX
+from tvmfun.lower.tir.micro_kernels.text import call, fetch, function, number, offset_by, order_of
 
 _LLVM = {32: "float", 64: "double"}
-_FETCH, _MASKED = "llvm.prefetch.p0", "llvm.masked.load"
-_CALLED = re.compile(r"^declare [^\n]*@([\w.]+)\([^\n]*\n", re.MULTILINE)
-_DECLARATION = re.compile(rf"^declare [^\n]*@({re.escape(PREFIX)}[\w.-]+)\([^\n]*\n", re.MULTILINE)
+#: The intrinsic that loads some elements of a vector.
+MASKED = "llvm.masked.load"
 
 
 @dataclass(frozen=True)
@@ -122,173 +114,13 @@ class TileProduct:
         separate = self.sums_row is None
         if len(sums) != (self.vectors if separate else 1) or (separate and (self.adds or self.following is not None)):
             raise AssertionError(f"{self.name}: {len(sums)} addresses of sums")
-        numbers = [_number(count, "int32"), *([_number(adds, "int32")] if self.adds else [])]
-        numbers += [] if self.following is None else [_number(tiles, "int32")]
-        return _call(self.name, *map(tirx.address_of, (*sums, left, right)), *numbers)
+        numbers = [number(count, "int32"), *([number(adds, "int32")] if self.adds else [])]
+        numbers += [] if self.following is None else [number(tiles, "int32")]
+        return call(self.name, *map(tirx.address_of, (*sums, left, right)), *numbers)
 
     def definition(self) -> str:
         """The function."""
         return _Product(self).text()
-
-
-class _Move:
-    """A function that moves elements between rows of two arrays, whose steps are arguments; its fields are integers."""
-
-    bits: int
-    kind: ClassVar[str]
-
-    @property
-    def name(self) -> str:
-        """The name of the function."""
-        return f"{PREFIX}{self.kind}.{'.'.join(map(str, astuple(self)))}"  # type: ignore[call-overload]  # a dataclass
-
-    @classmethod
-    def of_name(cls, fields: Sequence[str]) -> Any:
-        """The function of a name, from the fields after its kind."""
-        return cls(*map(int, fields))
-
-    def call(self, result: Expr, result_row: Size, source: Expr, source_row: Size, *counts: Size) -> Stmt:
-        """The call of the function.
-
-        Args:
-            result: the load of the first element of the result.
-            result_row: the elements from one row of the result to the next.
-            source: the load of the first element of the source.
-            source_row: the same for the source.
-            counts: the number of rows, if it is an argument.
-        """
-        steps = (_number(row * (self.bits // 8), "int64") for row in (result_row, source_row))
-        addresses = (tirx.address_of(result), tirx.address_of(source))
-        return _call(self.name, *addresses, *steps, *(_number(count, "int32") for count in counts))
-
-
-@dataclass(frozen=True)
-class TileTranspose(_Move):
-    """The transpose of a square tile: ``result[j, i] = source[i, j]``; the steps between rows are arguments."""
-
-    bits: int
-    lanes: int
-
-    kind: ClassVar[str] = "transpose"
-
-    def definition(self) -> str:
-        """The function: each step exchanges off-diagonal blocks of half the size of the previous step's."""
-        vector, lanes = f"<{self.lanes} x i{self.bits}>", range(self.lanes)
-        lines = []
-        for i in lanes:
-            lines += [
-                _offset(f"source{i}", f"source{i - 1}" if i else "source", "%source.row" if i else 0),
-                f"  %tile{i} = load {vector}, ptr %source{i}, align {self.bits // 8}",
-            ]
-        names = [f"tile{i}" for i in lanes]
-        step = self.lanes // 2
-        while step:
-            following = [f"row{i}.{step}" for i in lanes]
-            for upper in (row for row in lanes if not row & step):
-                pair = f"{vector} %{names[upper]}, {vector} %{names[upper + step]}"
-                for row, order in zip((upper, upper + step), exchange(step, self.lanes), strict=True):
-                    lines.append(f"  %{following[row]} = shufflevector {pair}, {_order(order)}")
-            names, step = following, step // 2
-        for i in lanes:
-            lines += [
-                _offset(f"result{i}", f"result{i - 1}" if i else "result", "%result.row" if i else 0),
-                f"  store {vector} %{names[i]}, ptr %result{i}, align {self.bits // 8}",
-            ]
-        parameters = "ptr %result, ptr %source, i64 %result.row, i64 %source.row"
-        return _function(self.name, parameters, "\n".join(["entry:", *lines, "  ret i32 0"]))
-
-
-@dataclass(frozen=True)
-class RowsCopy(_Move):
-    """A copy of parts of rows, padded with zeros to whole vectors; the number of rows and their steps are arguments."""
-
-    bits: int
-    columns: int
-    lanes: int
-
-    kind: ClassVar[str] = "copy"
-
-    def definition(self) -> str:
-        """The function."""
-        item = self.bits // 8
-        vector = f"<{self.lanes} x i{self.bits}>"
-        lines = ["entry:", "  br label %loop", "loop:", "  %i = phi i32 [0, %entry], [%next, %loop]"]
-        for side in ("result", "source"):
-            lines.append(f"  %{side}.at = phi ptr [%{side}, %entry], [%{side}.next, %loop]")
-        for j, begin in enumerate(range(0, self.columns, self.lanes)):
-            size = min(self.lanes, self.columns - begin)
-            part = f"<{size} x i{self.bits}>"
-            lines.append(_offset(f"source{j}", "source.at", begin * item))
-            lines.append(f"  %part{j} = load {part}, ptr %source{j}, align {item}")
-            if size < self.lanes:
-                order = _order([*range(size), *[size] * (self.lanes - size)])
-                lines.append(f"  %whole{j} = shufflevector {part} %part{j}, {part} zeroinitializer, {order}")
-            lines.append(_offset(f"result{j}", "result.at", begin * item))
-            lines.append(
-                f"  store {vector} %{'whole' if size < self.lanes else 'part'}{j}, ptr %result{j}, align {item}"
-            )
-        lines += [_offset(f"{side}.next", f"{side}.at", f"%{side}.row") for side in ("result", "source")]
-        lines += ["  %next = add nuw nsw i32 %i, 1", "  %more = icmp slt i32 %next, %count"]
-        lines += ["  br i1 %more, label %loop, label %end", "end:", "  ret i32 0"]
-        return _function(
-            self.name, "ptr %result, ptr %source, i64 %result.row, i64 %source.row, i32 %count", "\n".join(lines)
-        )
-
-
-def exchange(step: int, lanes: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Which elements of two concatenated rows the upper and the lower one get: the even and the odd blocks.
-
-    >>> exchange(1, 4)
-    ((0, 4, 2, 6), (1, 5, 3, 7))
-    """
-    upper = (c if not c & step else lanes + c - step for c in range(lanes))
-    lower = (c + step if not c & step else lanes + c for c in range(lanes))
-    return tuple(upper), tuple(lower)
-
-
-_KINDS: dict[str, Callable[[Sequence[str]], TileProduct | TileTranspose | RowsCopy | VectorFunction]] = {
-    "copy": RowsCopy.of_name,
-    "math": VectorFunction.of_name,
-    "product": TileProduct.of_name,
-    "transpose": TileTranspose.of_name,
-}
-
-
-def with_definitions(text: str) -> str:
-    """The text of an LLVM module with the definitions of the micro-kernels that it declares."""
-    if PREFIX not in text:
-        return text
-    declarations: dict[str, str] = {}
-
-    def collected(declared: re.Match) -> str:
-        declarations[declared[1]] = declared[0]
-        return ""
-
-    def definition(declared: re.Match) -> str:
-        kind, *fields = declared[1].removeprefix(PREFIX).split(".")
-        function = _CALLED.sub(collected, _KINDS[kind](fields).definition())
-        for name in set(re.findall(r"@(llvm\.[\w.]+)", function)) - declarations.keys():
-            declarations[name] = _declared_intrinsic(name)
-        return function
-
-    defined = _DECLARATION.sub(definition, text)
-    missing = [declared for name, declared in sorted(declarations.items()) if f"@{name}(" not in text]
-    return _before_metadata(defined, "".join(missing))
-
-
-def _before_metadata(text: str, addition: str) -> str:
-    functions, metadata = text.split("\n!", 1)
-    return f"{functions}\n{addition}\n!{metadata}"
-
-
-def _declared_intrinsic(name: str) -> str:
-    if name == _FETCH:
-        return f"declare void @{name}(ptr, i32, i32, i32)\n"
-    lanes, bits = map(int, re.findall(r"\d+", name)[:2])
-    vector = f"<{lanes} x {_LLVM[bits]}>"
-    if name.startswith(_MASKED):
-        return f"declare {vector} @{name}(ptr, <{lanes} x i1>, {vector})\n"
-    return declaration(name, vector, 3)
 
 
 class _Product:
@@ -326,10 +158,10 @@ class _Product:
         if moves:
             parameters += ", i32 %tiles"
             lines += ["  br label %tile.end", "tile.end:", "  %number.next = add nuw nsw i32 %number, 1"]
-            lines += [_offset(f"{name}.next", name, offset) for name, offset in moves.items()]
+            lines += [offset_by(f"{name}.next", name, offset) for name, offset in moves.items()]
             lines += ["  %more.tiles = icmp slt i32 %number.next, %tiles"]
             lines += ["  br i1 %more.tiles, label %tile, label %done", "done:"]
-        return _function(product.name, parameters, "\n".join([*lines, "  ret i32 0"]))
+        return function(product.name, parameters, "\n".join([*lines, "  ret i32 0"]))
 
     def _moves(self) -> dict[str, int]:
         """The bytes by which pointers move from one tile to the next, if there are several."""
@@ -362,17 +194,17 @@ class _Product:
         product, lanes, last = self.product, self.product.lanes, self.last
         lines = []
         for j in range(product.vectors):
-            lines.append(_offset(f"right.at{j}", f"right.{last}", j * lanes * self.item))
+            lines.append(offset_by(f"right.at{j}", f"right.{last}", j * lanes * self.item))
             lines.append(f"  %factor{j} = {self._load(f'%right.at{j}', product.right_columns - j * lanes)}")
             if product.ahead:
                 distance = product.ahead * product.terms[-1].right * self.item
-                lines += _fetch(f"right.ahead{j}", f"right.at{j}", distance)
+                lines += fetch(f"right.ahead{j}", f"right.at{j}", distance)
         for i in range(product.rows):
             lines += [
-                _offset(f"left.at{i}", f"left.{last}", i * product.left_row * self.item),
+                offset_by(f"left.at{i}", f"left.{last}", i * product.left_row * self.item),
                 f"  %element{i} = load {self.type}, ptr %left.at{i}, align {self.item}",
                 f"  %lane{i} = insertelement {self.vector} poison, {self.type} %element{i}, i64 0",
-                f"  %row{i} = shufflevector {self.vector} %lane{i}, {self.vector} poison, {_order([0] * lanes)}",
+                f"  %row{i} = shufflevector {self.vector} %lane{i}, {self.vector} poison, {order_of([0] * lanes)}",
             ]
             for j in range(product.vectors):
                 k = i * product.vectors + j
@@ -389,7 +221,7 @@ class _Product:
             return f"load {self.vector}, ptr {pointer}, align {item}"
         mask = f"<{lanes} x i1> <{', '.join(f'i1 {int(lane < size)}' for lane in range(lanes))}>"
         arguments = f"ptr align {item} {pointer}, {mask}, {self.vector} zeroinitializer"
-        return f"call {self.vector} @{_MASKED}.v{lanes}f{self.product.bits}.p0({arguments})"
+        return f"call {self.vector} @{MASKED}.v{lanes}f{self.product.bits}.p0({arguments})"
 
     def _ends(self) -> list[str]:
         """The ends of all loops, from the innermost outwards."""
@@ -399,8 +231,8 @@ class _Product:
             lines += [
                 f"next{loop}:",
                 f"  %step.{loop}.next = add nuw nsw i32 %step.{loop}, 1",
-                _offset(f"left.{loop}.next", f"left.{loop}", terms.left * self.item),
-                _offset(f"right.{loop}.next", f"right.{loop}", terms.right * self.item),
+                offset_by(f"left.{loop}.next", f"left.{loop}", terms.left * self.item),
+                offset_by(f"right.{loop}.next", f"right.{loop}", terms.right * self.item),
                 f"  %more.{loop} = icmp slt i32 %step.{loop}.next, {terms.count if loop else '%count'}",
                 f"  br i1 %more.{loop}, label %loop{loop}, label %end{loop}",
                 f"end{loop}:",
@@ -423,10 +255,10 @@ class _Product:
         for k in self.all:
             pointer, offset, size = self._at(k)
             part = f"<{size} x {self.type}>"
-            lines.append(_offset(f"earlier.at{k}", pointer, offset))
+            lines.append(offset_by(f"earlier.at{k}", pointer, offset))
             lines.append(f"  %earlier{k} = load {part}, ptr %earlier.at{k}, align {self.item}")
             if size < lanes:
-                order = _order([*range(size), *[0] * (lanes - size)])
+                order = order_of([*range(size), *[0] * (lanes - size)])
                 lines.append(f"  %padded{k} = shufflevector {part} %earlier{k}, {part} poison, {order}")
             name = "padded" if size < lanes else "earlier"
             lines.append(f"  %both{k} = fadd {self.vector} %{name}{k}, %new{k}")
@@ -437,9 +269,9 @@ class _Product:
         for k in self.all:
             pointer, offset, size = self._at(k)
             part, value = f"<{size} x {self.type}>", f"%{'all' if self.product.adds else 'new'}{k}"
-            lines.append(_offset(f"sums.at{k}", pointer, offset))
+            lines.append(offset_by(f"sums.at{k}", pointer, offset))
             if size < self.product.lanes:
-                order = _order(range(size))
+                order = order_of(range(size))
                 lines.append(f"  %part{k} = shufflevector {self.vector} {value}, {self.vector} poison, {order}")
                 value = f"%part{k}"
             lines.append(f"  store {part} {value}, ptr %sums.at{k}, align {self.item}")
@@ -452,30 +284,3 @@ def _joined(groups: Iterable[Sequence[int]]) -> str:
 
 def _split(text: str) -> list[list[int]]:
     return [[*map(int, group.split("_"))] for group in text.split("__") if group]
-
-
-def _call(name: str, *arguments: Expr) -> Stmt:
-    return tirx.Evaluate(tirx.call_extern("int32", name, *arguments))
-
-
-def _number(value: Size | Expr, dtype: str) -> Expr:
-    return tirx.const(value, dtype) if isinstance(value, int) else build.cast(value, dtype)
-
-
-def _function(name: str, parameters: str, body: str) -> str:
-    return f"define internal i32 @{name}({parameters}) noinline nounwind {{\n{body}\n}}\n"
-
-
-def _offset(name: str, pointer: str, offset: int | str) -> str:
-    """The line that adds bytes to a pointer."""
-    return f"  %{name} = getelementptr i8, ptr %{pointer}, i64 {offset}"
-
-
-def _fetch(name: str, pointer: str, offset: int) -> list[str]:
-    """The lines that fetch the cache line at a pointer and an offset in bytes, which need not exist."""
-    return [_offset(name, pointer, offset), f"  call void @{_FETCH}(ptr %{name}, i32 0, i32 3, i32 1)"]
-
-
-def _order(lanes: Sequence[int]) -> str:
-    """The lanes of a shuffle."""
-    return f"<{len(lanes)} x i32> <{', '.join(f'i32 {lane}' for lane in lanes)}>"

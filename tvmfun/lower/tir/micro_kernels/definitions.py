@@ -1,0 +1,63 @@
+"""The definitions of the functions that a module calls by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from tvmfun.lower.tir.llvm_text import PREFIX, declaration
+from tvmfun.lower.tir.micro_kernels.moves import RowsCopy, TileTranspose
+from tvmfun.lower.tir.micro_kernels.products import MASKED, TileProduct
+from tvmfun.lower.tir.micro_kernels.text import FETCH
+from tvmfun.lower.tir.micro_kernels.winograd import WinogradTransform
+from tvmfun.lower.tir.vector_math.definitions import VectorFunction
+
+_KINDS: dict[
+    str, Callable[[Sequence[str]], TileProduct | TileTranspose | RowsCopy | VectorFunction | WinogradTransform]
+] = {
+    "copy": RowsCopy.of_name,
+    "math": VectorFunction.of_name,
+    "product": TileProduct.of_name,
+    "transpose": TileTranspose.of_name,
+    "winograd": WinogradTransform.of_name,
+}
+_LLVM = {32: "float", 64: "double"}
+_CALLED = re.compile(r"^declare [^\n]*@([\w.]+)\([^\n]*\n", re.MULTILINE)
+_DECLARATION = re.compile(rf"^declare [^\n]*@({re.escape(PREFIX)}[\w.-]+)\([^\n]*\n", re.MULTILINE)
+
+
+def with_definitions(text: str) -> str:
+    """The text of an LLVM module with the definitions of the micro-kernels that it declares."""
+    if PREFIX not in text:
+        return text
+    declarations: dict[str, str] = {}
+
+    def collected(declared: re.Match) -> str:
+        declarations[declared[1]] = declared[0]
+        return ""
+
+    def definition(declared: re.Match) -> str:
+        kind, *fields = declared[1].removeprefix(PREFIX).split(".")
+        function = _CALLED.sub(collected, _KINDS[kind](fields).definition())
+        for name in set(re.findall(r"@(llvm\.[\w.]+)", function)) - declarations.keys():
+            declarations[name] = _declared_intrinsic(name)
+        return function
+
+    defined = _DECLARATION.sub(definition, text)
+    missing = [declared for name, declared in sorted(declarations.items()) if f"@{name}(" not in text]
+    return _before_metadata(defined, "".join(missing))
+
+
+def _before_metadata(text: str, addition: str) -> str:
+    functions, metadata = text.split("\n!", 1)
+    return f"{functions}\n{addition}\n!{metadata}"
+
+
+def _declared_intrinsic(name: str) -> str:
+    if name == FETCH:
+        return f"declare void @{name}(ptr, i32, i32, i32)\n"
+    lanes, bits = map(int, re.findall(r"\d+", name)[:2])
+    vector = f"<{lanes} x {_LLVM[bits]}>"
+    if name.startswith(MASKED):
+        return f"declare {vector} @{name}(ptr, <{lanes} x i1>, {vector})\n"
+    return declaration(name, vector, 3)
