@@ -22,6 +22,7 @@ from tvmfun.reference import evaluate
 
 FUNCTIONS = [
     TileProduct(32, 6, 64, 16, 64, 1280, 320, True, (Terms(0, 1, 64),), 8, Next(7680, 0, 1920)),
+    TileProduct(32, 6, 64, 16, 64, 1280, 320, True, (Terms(0, 16, 1024), Terms(16, 1, 64)), 8, Next(0, 9, 64, 2560), 2),
     TileProduct(32, 3, 33, 8, 33, -7, 5, False, (Terms(0, 10, 0), Terms(3, -1, 33))),
     TileProduct(64, 1, 8, 8, 8, 0, None, False, (Terms(0, 1, 8),)),
     TileTranspose(16, 16),
@@ -32,7 +33,7 @@ FUNCTIONS = [
 ]
 
 
-@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.name.split(".")[2])
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.name.removeprefix(PREFIX))
 def test_a_name_says_all(function):
     fields = function.name.removeprefix(PREFIX).split(".")
     assert type(function).of_name(fields[1:]) == function

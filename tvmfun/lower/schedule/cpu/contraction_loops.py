@@ -12,7 +12,7 @@ from tvmfun.core import dims, expressions
 from tvmfun.lower.machine import Machine
 from tvmfun.lower.schedule.cpu.contraction import FAR_BYTES, Contraction, Tiling, bytes_between_rows
 from tvmfun.lower.schedule.cpu.dots import WORD, Dot
-from tvmfun.lower.schedule.cpu.product_tiles import ProductTile, Steps, product_tiles, steps_of
+from tvmfun.lower.schedule.cpu.product_tiles import ProductTile, RowsAhead, Steps, product_tiles, steps_of
 from tvmfun.lower.schedule.cpu.register_tiles import RegisterTile
 from tvmfun.lower.schedule.cpu.transpose import is_row_readable, ramp, read_row, reads_several, transpose_tile
 from tvmfun.lower.schedule.stages import accumulator
@@ -446,7 +446,7 @@ class ContractionLoops:
 
     def steps(self, env: Env, rows: int, panel: Panel, packed: Buffer | None) -> Steps | None:
         """The steps of tiles that a micro-kernel computes; None if it does not."""
-        return None if panel.valid is not None or self.fetches_ahead(rows) else steps_of(self, env, packed)
+        return None if panel.valid is not None else steps_of(self, env, packed, self.rows_ahead(env, rows))
 
     def fewer_rows(self, env: Env, count: Size, panel: Panel, packed: Buffer | None) -> Stmt:
         """The rows that are left; a dynamic number in tiles of a half, a quarter, ... of the rows."""
@@ -468,9 +468,9 @@ class ContractionLoops:
         tile = ProductTile(self, steps, env, top, rows, panel, packed)
         return product_tiles(self, env, lambda i: tile)
 
-    def fetches_ahead(self, rows: int) -> bool:
-        """Whether the loops of a tile of so many rows fetch the rows of the next one."""
-        return False
+    def rows_ahead(self, env: Env, rows: int) -> RowsAhead | None:
+        """The rows of the next tile that the loops of a tile of so many rows fetch, if they do."""
+        return None
 
     def over_terms(self, env: Env, top: Expr, rows: int, update: Callable[[Env], Stmt]) -> Stmt:
         """The loops of a tile over a block of terms."""

@@ -9,7 +9,7 @@ from tvm.tirx import AllocBuffer, Buffer, IfThenElse, Stmt
 
 from tvmfun.lower.schedule.cpu.contraction import PANELS_OF_A_GROUP, most_terms
 from tvmfun.lower.schedule.cpu.contraction_loops import ContractionLoops, Panel
-from tvmfun.lower.schedule.cpu.product_tiles import ProductTile, product_tiles
+from tvmfun.lower.schedule.cpu.product_tiles import ProductTile, RowsAhead, product_tiles
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr, Size, volume
 from tvmfun.lower.tir.micro_kernels.products import Next
@@ -118,38 +118,43 @@ class GroupedLoops(ContractionLoops):
                 one = lambda i: tile({**env, self.member.var: i}, top, rows, panel(i), packed)
                 return build.loop(self.column, count, one)
             one = lambda i: ProductTile(self, steps, {**env, self.member.var: i}, top, rows, panel(i), packed)
-            columns = self.tiling.columns
-            return product_tiles(self, env, one, count, Next(0, volume(self.tiling.inner) * columns, columns))
+            columns, ahead = self.tiling.columns, self.rows_ahead(env, rows)
+            fetched = 0 if ahead is None else ahead.count * steps.left_row
+            following = Next(0, volume(self.tiling.inner) * columns, columns, fetched)
+            return product_tiles(self, env, one, count, following)
 
         return self._each_member(env, lambda env, panel: tile(env, top, rows, panel, packed), tiles)
 
-    def fetches_ahead(self, rows: int) -> bool:
-        """Whether the loops of a tile of so many rows fetch the rows of the next one."""
-        return self.line is not None and rows == self.tiling.rows
+    def rows_ahead(self, env: Env, rows: int) -> RowsAhead | None:
+        """The rows of the next tile that a tile of so many rows fetches, a part of them per panel of the group."""
+        if self.line is None or rows != self.tiling.rows:
+            return None
+        count = build.ceil_div(rows, self.member.extent)
+        first = rows + env.get(self.member.var, 0) * count
+        return RowsAhead(count, first, self.line)
 
     def over_terms(self, env: Env, top: Expr, rows: int, update: Callable[[Env], Stmt]) -> Stmt:
-        """The loops of a tile over a block of terms, which fetch the rows of the next tile, a part of them per panel.
+        """The loops of a tile over a block of terms, which fetch the rows of the next tile.
 
         Of each row the prefetcher would begin anew.
         """
-        if not self.fetches_ahead(rows):
+        ahead = self.rows_ahead(env, rows)
+        if ahead is None:
             return super().over_terms(env, top, rows, update)
         *outer, last = self.tiling.inner
-        whole, rest = divmod(last.extent, self.line)
-        size = self.member.extent
-        count = build.ceil_div(rows, size)
-        first = top + rows if size == 1 else top + rows + env[self.member.var] * count
+        whole, rest = divmod(last.extent, ahead.line)
+        first = top + ahead.first
 
         def terms(env: Env, begin: Expr, length: int) -> Stmt:
             return build.loop(last, length, lambda i: update({**env, last.var: begin + i}))
 
         def of_line(env: Env, i: Expr) -> Stmt:
-            begin = i * self.line
-            rows = (build.prefetch(self.left({**env, self.row.var: first + k, last.var: begin})) for k in range(count))
-            return build.seq(*rows, terms(env, begin, self.line))
+            begin = i * ahead.line
+            at = ({**env, self.row.var: first + k, last.var: begin} for k in range(ahead.count))
+            return build.seq(*(build.prefetch(self.left(here)) for here in at), terms(env, begin, ahead.line))
 
         def lines(env: Env) -> Stmt:
-            tail = terms(env, build.index(last, whole * self.line), rest) if rest else None
+            tail = terms(env, build.index(last, whole * ahead.line), rest) if rest else None
             return build.seq(build.loop(last, whole, lambda i: of_line(env, i)), tail)
 
         return build.nest(outer, env, lines)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from fractions import Fraction
+from typing import TYPE_CHECKING, NamedTuple
 
 from tvm import ir
 from tvm.tirx import AllocBuffer, Buffer, IfThenElse, Stmt
@@ -33,16 +34,30 @@ class Steps:
         left_row: from one row of the left factor to the next.
         sums_row: from one row of the sums to the next.
         terms: the loops over the terms.
-        scale: the steps of the outermost of them per step of the outermost axis.
+        scale: the steps of the outermost of them per step of the outermost axis, as a fraction.
     """
 
     left_row: int
     sums_row: int
     terms: tuple[Terms, ...]
-    scale: int
+    scale: Fraction
 
 
-def steps_of(loops: ContractionLoops, env: Env, packed: Buffer | None) -> Steps | None:
+class RowsAhead(NamedTuple):
+    """Rows of the left factor that are fetched before they are read, a cache line at a time.
+
+    Args:
+        count: their number.
+        first: the first of them, from that of the tile on.
+        line: the terms in a cache line.
+    """
+
+    count: int
+    first: Expr | int
+    line: int
+
+
+def steps_of(loops: ContractionLoops, env: Env, packed: Buffer | None, ahead: RowsAhead | None) -> Steps | None:
     """The steps of a contraction of floats in arrays, if a micro-kernel computes its tiles.
 
     It does not, and the result is None, if steps vary or depend on dynamic sizes, those between the sums included, if a
@@ -72,8 +87,14 @@ def steps_of(loops: ContractionLoops, env: Env, packed: Buffer | None) -> Steps 
     are_contiguous = _step(right, column, domain) == 1 == _step(sums, column, domain)
     if left_row is None or sums_row is None or not are_contiguous or _step(right, row, domain) != 0:
         return None
+    if ahead is not None:
+        innermost = terms[0]
+        if innermost.left != 1 or innermost.count % ahead.line:
+            return None
+        line = Terms(ahead.line, 1, innermost.right)
+        terms[:1] = [line, Terms(innermost.count // ahead.line, ahead.line, ahead.line * innermost.right)]
     outermost = terms.pop() if terms else Terms(1, 0, 0)
-    scale = outermost.count // inner[0].extent if inner else 1
+    scale = Fraction(outermost.count, inner[0].extent) if inner else Fraction(1)
     loops_over_terms = (Terms(0, outermost.left, outermost.right), *reversed(terms))
     return Steps(left_row, sums_row, loops_over_terms, scale)
 
@@ -142,22 +163,26 @@ class ProductTile(Tile):
         # A packed panel begins at its own column 0.
         own = self.first if packed is None else {**start, loops.column.var: build.index(loops.column, 0)}
         self.right = _right(loops, own, packed)
-        self.count = inner[0].bound(env) * steps.scale if inner else 1
+        self.count = inner[0].bound(env) * steps.scale.numerator // steps.scale.denominator if inner else 1
         is_far = volume(inner) * loops.tiling.columns * self.bits // 8 > _SHARE_OF_PANEL * loops.machine.cache_bytes(1)
         self.ahead = _STEPS_AHEAD if is_far else 0
+        rows_ahead = loops.rows_ahead(env, rows)
+        self.fetched_rows = 0 if rows_ahead is None else rows_ahead.count
+        self.fetched = 0 if rows_ahead is None else rows_ahead.first * steps.left_row
 
     def to_memory(self, count: Size | Expr = 1, following: Next | None = None) -> Stmt:
         """Stores the sums to the output, or adds them to those of earlier blocks there, for so many tiles."""
         adds = self.loops.has_earlier_sums(self.env)
         product = self._product(self.panel.width, self.steps.sums_row, adds is not None, following)
-        return product.call([self.loops.partial_sum(self.first)], self.left, self.right, self.count, adds, count)
+        sums = [self.loops.partial_sum(self.first)]
+        return product.call(sums, self.left, self.right, self.count, adds, count, self.fetched)
 
     def with_epilogues(self, sums: Buffer | None) -> Stmt:
         """Stores the sums to a buffer, or on the stack, and from there row by row what the epilogues make of them."""
         lanes, width = self.lanes, self.panel.width
         if sums is not None:
             product = self._product(self.padded, self.padded)
-            call = product.call([sums[0, 0]], self.left, self.right, self.count)
+            call = product.call([sums[0, 0]], self.left, self.right, self.count, fetched=self.fetched)
             whole, rest = divmod(width, lanes)
 
             def of_vectors(i: Expr) -> Stmt:
@@ -169,7 +194,8 @@ class ProductTile(Tile):
         begins = range(0, width, lanes)
         vectors = [build.scratch([self.rows, lanes], self.loops.dtype, "sums") for _ in begins]
         product = self._product(self.padded)
-        call = product.call([vector[0, 0] for vector in vectors], self.left, self.right, self.count)
+        firsts = [vector[0, 0] for vector in vectors]
+        call = product.call(firsts, self.left, self.right, self.count, fetched=self.fetched)
         sizes = [min(lanes, width - begin) for begin in begins]
 
         def of_row(i: Expr) -> Stmt:
@@ -205,4 +231,5 @@ class ProductTile(Tile):
             terms=self.steps.terms,
             ahead=self.ahead,
             following=following,
+            fetched_rows=self.fetched_rows,
         )

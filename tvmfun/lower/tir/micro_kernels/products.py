@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import astuple, dataclass
 
-from tvm import tirx
+from tvm import ir, tirx
 from tvm.tirx import Stmt
 
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Expr, Size
 from tvmfun.lower.tir.llvm_text import PREFIX
 from tvmfun.lower.tir.micro_kernels.text import call, fetch, function, number, offset_by, order_of
+from tvmfun.lower.tir.walk import called
 
 _LLVM = {32: "float", 64: "double"}
+# The terms that the innermost loop takes per iteration, if one around it fetches rows.
+_UNROLLED = 4
 #: The intrinsic that loads some elements of a vector.
 MASKED = "llvm.masked.load"
 
@@ -32,11 +35,12 @@ class Terms:
 
 @dataclass(frozen=True)
 class Next:
-    """How a tile begins after the one before: the elements between both factors and between the sums."""
+    """How a tile begins after the one before: the elements between both factors, the sums, and what is fetched."""
 
     left: int
     right: int
     sums: int
+    fetched: int = 0
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,8 @@ class TileProduct:
         terms: the loops over the terms, the outermost first.
         ahead: the steps of the innermost loop by which rows of the right factor are fetched before they are read.
         following: how each of several tiles begins, whose number is an argument of the function; None if there is one.
+        fetched_rows: the rows of the left factor, from an element that is an argument of the function on, of which each
+            step of the loop around the innermost one fetches a cache line.
     """
 
     bits: int
@@ -68,6 +74,7 @@ class TileProduct:
     terms: tuple[Terms, ...]
     ahead: int = 0
     following: Next | None = None
+    fetched_rows: int = 0
 
     @property
     def vectors(self) -> int:
@@ -81,16 +88,17 @@ class TileProduct:
         shape = f"{self.bits}.{self.rows}.{self.columns}.{self.lanes}.{self.right_columns}.{self.left_row}"
         sums_row = "" if self.sums_row is None else self.sums_row
         following = "" if self.following is None else _joined([astuple(self.following)])
-        return f"{PREFIX}product.{shape}.{sums_row}.{int(self.adds)}.{terms}.{self.ahead}.{following}"
+        loops = f"{terms}.{self.ahead}.{following}.{self.fetched_rows}"
+        return f"{PREFIX}product.{shape}.{sums_row}.{int(self.adds)}.{loops}"
 
     @classmethod
     def of_name(cls, fields: Sequence[str]) -> TileProduct:
         """The function of a name, from the fields after its kind."""
-        *shape, sums_row, adds, terms, ahead, following = fields
+        *shape, sums_row, adds, terms, ahead, following, fetched_rows = fields
         own_row = int(sums_row) if sums_row else None
         loops = tuple(Terms(*numbers) for numbers in _split(terms))
         after = next((Next(*numbers) for numbers in _split(following)), None)
-        return cls(*map(int, shape), own_row, adds == "1", loops, int(ahead), after)
+        return cls(*map(int, shape), own_row, adds == "1", loops, int(ahead), after, int(fetched_rows))
 
     def call(
         self,
@@ -100,6 +108,7 @@ class TileProduct:
         count: Size,
         adds: Expr | None = None,
         tiles: Size = 1,
+        fetched: Size | Expr = 0,
     ) -> Stmt:
         """The call of the function.
 
@@ -110,17 +119,24 @@ class TileProduct:
             count: the steps of the outermost loop.
             adds: whether to add to the sums in memory, if the function may.
             tiles: the number of tiles.
+            fetched: the elements from the first of the left factor to the first that is fetched.
         """
         separate = self.sums_row is None
         if len(sums) != (self.vectors if separate else 1) or (separate and (self.adds or self.following is not None)):
             raise AssertionError(f"{self.name}: {len(sums)} addresses of sums")
         numbers = [number(count, "int32"), *([number(adds, "int32")] if self.adds else [])]
         numbers += [] if self.following is None else [number(tiles, "int32")]
+        numbers += [number(fetched, "int64") * (self.bits // 8)] if self.fetched_rows else []
         return call(self.name, *map(tirx.address_of, (*sums, left, right)), *numbers)
 
     def definition(self) -> str:
         """The function."""
         return _Product(self).text()
+
+
+def is_product(call: ir.Call) -> bool:
+    """Whether a call is one of a product's micro-kernel."""
+    return called(call) == "tirx.call_extern" and str(call.args[0].value).startswith(f"{PREFIX}product.")
 
 
 class _Product:
@@ -135,6 +151,8 @@ class _Product:
         self.vector = f"<{product.lanes} x {self.type}>"
         self.all = range(product.rows * product.vectors)
         self.last = len(product.terms) - 1
+        # With a loop per cache line of each row that is fetched, the ends of the innermost one take a part of the time.
+        self.unrolled = _UNROLLED if product.fetched_rows and product.terms[-1].count % _UNROLLED == 0 else 1
 
     def text(self) -> str:
         """The definition."""
@@ -148,7 +166,9 @@ class _Product:
         if moves:
             lines.append("  %number = phi i32 [0, %entry], [%number.next, %tile.end]")
             lines += [f"  %{name} = phi ptr [%{name}.first, %entry], [%{name}.next, %tile.end]" for name in moves]
-        lines += ["  br label %loop0", *self._heads(), *self._step(), *self._ends()]
+            if product.fetched_rows:
+                lines.append("  %fetched = phi i64 [%fetched.first, %entry], [%fetched.next, %tile.end]")
+        lines += ["  br label %loop0", *self._heads(), *self._steps(), *self._ends()]
         if product.adds:
             parameters += ", i32 %adds"
             lines += ["  %is.later = icmp ne i32 %adds, 0", "  br i1 %is.later, label %later, label %store", "later:"]
@@ -157,10 +177,15 @@ class _Product:
         lines += self._stored()
         if moves:
             parameters += ", i32 %tiles"
+            parameters += ", i64 %fetched.first" if product.fetched_rows else ""
             lines += ["  br label %tile.end", "tile.end:", "  %number.next = add nuw nsw i32 %number, 1"]
             lines += [offset_by(f"{name}.next", name, offset) for name, offset in moves.items()]
+            if product.fetched_rows:
+                lines.append(f"  %fetched.next = add i64 %fetched, {product.following.fetched * self.item}")
             lines += ["  %more.tiles = icmp slt i32 %number.next, %tiles"]
             lines += ["  br i1 %more.tiles, label %tile, label %done", "done:"]
+        elif product.fetched_rows:
+            parameters += ", i64 %fetched"
         return function(product.name, parameters, "\n".join([*lines, "  ret i32 0"]))
 
     def _moves(self) -> dict[str, int]:
@@ -168,7 +193,7 @@ class _Product:
         following = self.product.following
         if following is None:
             return {}
-        return {name: step * self.item for name, step in asdict(following).items()}
+        return {name: getattr(following, name) * self.item for name in ("left", "right", "sums")}
 
     def _heads(self) -> list[str]:
         """The starts of all loops."""
@@ -182,37 +207,55 @@ class _Product:
             for k in self.all:
                 start = f"%sum{loop - 1}.{k}" if loop else "zeroinitializer"
                 lines.append(f"  %sum{loop}.{k} = phi {self.vector} [{start}, %{before}], [%new{k}, %next{loop}]")
+            if loop == self.last - 1:
+                lines += self._fetched_rows(f"left.{loop}")
             if loop < self.last:
                 lines.append(f"  br label %loop{loop + 1}")
         return lines
 
+    def _fetched_rows(self, left: str) -> list[str]:
+        """Fetches a cache line of each row that is to be fetched."""
+        rows, step = range(self.product.fetched_rows), self.product.left_row * self.item
+        lines = [offset_by("fetched.at", left, "%fetched")] if rows else []
+        return lines + [line for i in rows for line in fetch(f"fetched.row{i}", "fetched.at", i * step)]
+
     def _phi(self, loop: int, kind: str, name: str, start: str, before: str) -> str:
         return f"  %{name}.{loop} = phi {kind} [{start}, %{before}], [%{name}.{loop}.next, %next{loop}]"
 
-    def _step(self) -> list[str]:
-        """The products of one term."""
+    def _steps(self) -> list[str]:
+        """The products of one term, or of as many as the innermost loop takes per iteration."""
+        lines = [line for number in range(self.unrolled) for line in self._step(number)]
+        return [*lines, f"  br label %next{self.last}"]
+
+    def _step(self, number: int) -> list[str]:
+        """The products of one of the terms of an iteration."""
         product, lanes, last = self.product, self.product.lanes, self.last
+        own, terms = f".{number}", product.terms[-1]
         lines = []
         for j in range(product.vectors):
-            lines.append(offset_by(f"right.at{j}", f"right.{last}", j * lanes * self.item))
-            lines.append(f"  %factor{j} = {self._load(f'%right.at{j}', product.right_columns - j * lanes)}")
+            at = (number * terms.right + j * lanes) * self.item
+            lines.append(offset_by(f"right.at{j}{own}", f"right.{last}", at))
+            lines.append(f"  %factor{j}{own} = {self._load(f'%right.at{j}{own}', product.right_columns - j * lanes)}")
             if product.ahead:
-                distance = product.ahead * product.terms[-1].right * self.item
-                lines += fetch(f"right.ahead{j}", f"right.at{j}", distance)
+                distance = product.ahead * terms.right * self.item
+                lines += fetch(f"right.ahead{j}{own}", f"right.at{j}{own}", distance)
+        before = f"sum{last}." if number == 0 else f"after{number - 1}."
+        after = "new" if number == self.unrolled - 1 else f"after{number}."
         for i in range(product.rows):
             lines += [
-                offset_by(f"left.at{i}", f"left.{last}", i * product.left_row * self.item),
-                f"  %element{i} = load {self.type}, ptr %left.at{i}, align {self.item}",
-                f"  %lane{i} = insertelement {self.vector} poison, {self.type} %element{i}, i64 0",
-                f"  %row{i} = shufflevector {self.vector} %lane{i}, {self.vector} poison, {order_of([0] * lanes)}",
+                offset_by(f"left.at{i}{own}", f"left.{last}", (number * terms.left + i * product.left_row) * self.item),
+                f"  %element{i}{own} = load {self.type}, ptr %left.at{i}{own}, align {self.item}",
+                f"  %lane{i}{own} = insertelement {self.vector} poison, {self.type} %element{i}{own}, i64 0",
+                f"  %row{i}{own} = shufflevector {self.vector} %lane{i}{own}, {self.vector} poison, "
+                f"{order_of([0] * lanes)}",
             ]
             for j in range(product.vectors):
                 k = i * product.vectors + j
-                factors = (f"{self.vector} %{name}" for name in (f"row{i}", f"factor{j}", f"sum{last}.{k}"))
+                factors = (f"{self.vector} %{name}" for name in (f"row{i}{own}", f"factor{j}{own}", f"{before}{k}"))
                 lines.append(
-                    f"  %new{k} = call {self.vector} @llvm.fmuladd.v{lanes}f{product.bits}({', '.join(factors)})"
+                    f"  %{after}{k} = call {self.vector} @llvm.fmuladd.v{lanes}f{product.bits}({', '.join(factors)})"
                 )
-        return [*lines, f"  br label %next{last}"]
+        return lines
 
     def _load(self, pointer: str, size: int) -> str:
         """The load of a vector, of which only some elements may exist."""
@@ -227,12 +270,12 @@ class _Product:
         """The ends of all loops, from the innermost outwards."""
         lines = []
         for loop in range(self.last, -1, -1):
-            terms = self.product.terms[loop]
+            terms, count = self.product.terms[loop], self.unrolled if loop == self.last else 1
             lines += [
                 f"next{loop}:",
-                f"  %step.{loop}.next = add nuw nsw i32 %step.{loop}, 1",
-                offset_by(f"left.{loop}.next", f"left.{loop}", terms.left * self.item),
-                offset_by(f"right.{loop}.next", f"right.{loop}", terms.right * self.item),
+                f"  %step.{loop}.next = add nuw nsw i32 %step.{loop}, {count}",
+                offset_by(f"left.{loop}.next", f"left.{loop}", count * terms.left * self.item),
+                offset_by(f"right.{loop}.next", f"right.{loop}", count * terms.right * self.item),
                 f"  %more.{loop} = icmp slt i32 %step.{loop}.next, {terms.count if loop else '%count'}",
                 f"  br i1 %more.{loop}, label %loop{loop}, label %end{loop}",
                 f"end{loop}:",
