@@ -18,6 +18,7 @@ from tvmfun.files import files_in_memory
 from tvmfun.lower import target as targets
 from tvmfun.lower.codegen.memory_plan import Call, Store
 from tvmfun.lower.codegen.module_text import edited
+from tvmfun.lower.codegen.optimizer import is_straight
 from tvmfun.lower.codegen.workspaces import Event, events, expanded, thread_count
 from tvmfun.lower.tir.build import buffer, seq
 from tvmfun.lower.tir.calling_convention import (
@@ -74,13 +75,12 @@ class Kernels:
         self._target = target
         self.optimized = optimized
         self.names = {} if exported else OWN_VARIABLES
-        # Without the optimizer, a module takes longer than the kernels in it.
-        self._few = _FEW_KERNELS if optimized else _KERNELS_OF_A_PART
         # Options for LLVM's command line are global.
         self._threads = 1 if target.attrs.get("cl-opt") else cpu_count()
         self._pool: ThreadPoolExecutor | None = None
         self._parts: list[tuple[str, Future]] = []
-        self.waiting: dict[ir.GlobalVar, tirx.PrimFunc] = {}
+        # By whether LLVM optimizes them.
+        self._waiting: dict[bool, dict[ir.GlobalVar, tirx.PrimFunc]] = {False: {}, True: {}}
         self.callers: dict[ir.GlobalVar, tirx.PrimFunc] = {}
 
     def add(self, name: ir.GlobalVar, function: tirx.PrimFunc) -> None:
@@ -88,32 +88,47 @@ class Kernels:
         if function.attrs.get("tvmfun.rule") == "control" and called_functions(function.body):
             self.callers[name] = function
             return
-        self.waiting[name] = function
-        if len(self.waiting) == _KERNELS_OF_A_PART:
-            self._start(self.waiting)
-            self.waiting = {}
+        is_optimized = self.optimized and not is_straight(function)
+        waiting = self._waiting[is_optimized]
+        waiting[name] = function
+        if len(waiting) == _KERNELS_OF_A_PART:
+            self._start(waiting, is_optimized)
+            self._waiting[is_optimized] = {}
 
-    def _start(self, part: dict[ir.GlobalVar, tirx.PrimFunc]) -> None:
+    def _start(self, part: dict[ir.GlobalVar, tirx.PrimFunc], is_optimized: bool) -> None:
         self._pool = self._pool or ThreadPoolExecutor(self._threads)
         self._parts.append(
-            (next(iter(part)).name_hint, self._pool.submit(_compiled, self._target, part, self.optimized, self.names))
+            (next(iter(part)).name_hint, self._pool.submit(_compiled, self._target, part, is_optimized, self.names))
         )
 
-    @property
-    def is_small(self) -> bool:
-        """Whether all kernels fit one module, and none calls others."""
-        return not self._parts and not self.callers and len(self.waiting) <= self._few
+    def only_module(self) -> tuple[dict[ir.GlobalVar, tirx.PrimFunc], bool] | None:
+        """The kernels, and whether LLVM optimizes them, if they all fit one module and none calls others."""
+        is_optimized = self.optimized and bool(self._waiting[True])
+        together = {**self._waiting[False], **self._waiting[True]}
+        fits = not self._parts and not self.callers and len(together) <= _few(is_optimized)
+        return (together, is_optimized) if fits else None
 
     def finish(self) -> list[_Part]:
         """Returns the modules of all kernels that call no others."""
-        if not self._parts and not self.waiting:
+        straight, others = self._waiting[False], self._waiting[True]
+        if len(straight) == 1 and others:
+            # To optimize one kernel takes as long as a module of its own.
+            self._waiting = {False: {}, True: {**others, **straight}}
+        for is_optimized, waiting in self._waiting.items():
+            items = list(waiting.items())
+            count = min(self._threads, -(-len(items) // _few(is_optimized)))
+            for i in range(count):
+                self._start(dict(items[i::count]), is_optimized)
+        if self._pool is None:
             return []
-        items = list(self.waiting.items())
-        count = min(self._threads, -(-len(items) // self._few))
-        for i in range(count):
-            self._start(dict(items[i::count]))
-        with self._pool:  # type: ignore[union-attr]  # it has been started
+        with self._pool:
             return [_Part(name, *part.result()) for name, part in self._parts]
+
+
+def _few(is_optimized: bool) -> int:
+    """The most kernels that are not worth a module and a thread of their own."""
+    # Without the optimizer, a module takes longer than the kernels in it.
+    return _FEW_KERNELS if is_optimized else _KERNELS_OF_A_PART
 
 
 class _Part(NamedTuple):
@@ -140,20 +155,19 @@ class NativeModule:
         self, kernels: Kernels, steps: Sequence[Call | Store], slots: int, target: Target, is_timed: bool = False
     ) -> None:
         self._target = target
-        self._optimized, self._names_of_variables = kernels.optimized, kernels.names
+        self._names_of_variables = kernels.names
         # A separate module takes LLVM some milliseconds.
-        is_joined = kernels.is_small and len(steps) <= _FEW_STEPS
-        parts = [] if is_joined else kernels.finish()
+        joined = kernels.only_module() if len(steps) <= _FEW_STEPS else None
+        parts = kernels.finish() if joined is None else []
         self._parts = [part.module for part in parts]
-        callers = {ir.GlobalVar("main"): _main(steps, slots, is_timed)} | (
-            kernels.waiting if is_joined else kernels.callers
-        )
+        functions, self._optimized = joined or (kernels.callers, kernels.optimized)
+        callers = {ir.GlobalVar("main"): _main(steps, slots, is_timed)} | functions
+        # Callers contain nothing but calls, so optimizing them does not pay.
+        options = {_OPT_LEVEL: 0} if joined is None else {}
+        self._target_of_callers = Target({**target.export(), **options})
         # Not yet built: calls of other modules differ between a library and modules in memory.
         self._callers, own = _lowered(target, callers, self._optimized)
         self._names = [*(part.name for part in parts), "main"]
-        # Callers contain nothing but calls, so optimizing them does not pay.
-        options = {} if is_joined else {_OPT_LEVEL: 0}
-        self._target_of_callers = Target({**target.export(), **options})
         allocated = [*(part.allocated for part in parts), own]
         order = expanded({name: events for by_name in allocated for name, events in by_name.items()}, "main")
         #: The workspaces of kernels, in the order in which they are allocated and freed.
