@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import jit
+from tvmfun.core.inline import inlined
+from tvmfun.lower import pipeline
+from tvmfun.lower import target as targets
 from tvmfun.lower.rewrite.dilated_convolutions import split_dilated_convolutions
 from tvmfun.ops.conv import conv
 
@@ -85,6 +88,22 @@ def test_gradient_of_a_strided_convolution(kernel, stride, size):
     with jax.enable_x64(True):
         for got, want in zip(jit(second(tvmfun, ours))(x, w), second(jax, expected)(x, w), strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_phases_read_their_part_of_the_kernel_where_it_is(dtype):
+    """The kernel is turned once; neither its parts nor their products with zeros are stored."""
+    rng = np.random.default_rng(0)
+    y, w = rng.normal(size=(4, 8, 8, 32)).astype(dtype), rng.normal(size=(3, 3, 16, 32)).astype(dtype)
+    params = {"stride": (2, 2), "padding": ((1, 1), (1, 1)), "dilation": (1, 1), "kernel_dilation": (1, 1), "groups": 1}
+    x = tvmfun.ShapeDtype((4, 16, 16, 16), dtype)
+    gradient = lambda y, w: tvmfun.vjp(lambda x: conv(x, w, **params), tnp.zeros(x.shape, x.dtype))[1](y)[0]
+    kernels = pipeline.scheduled_kernels(inlined(tvmfun.trace(gradient)(y, w), "cpu"), targets.host())
+    rules = sorted(str(kernel.function.attrs["tvmfun.rule"]) for kernel in kernels)
+    assert rules == 4 * ["contraction"] + 2 * ["elementwise"]
+    with jax.enable_x64(True):
+        whole = theirs(y, np.flip(w, (0, 1)).swapaxes(2, 3), ((1, 2), (1, 2)), (2, 2), 1)
+    np.testing.assert_allclose(jit(gradient)(y, w), whole, rtol=1e-4, atol=1e-4)
 
 
 def test_dynamic_sizes_stay():

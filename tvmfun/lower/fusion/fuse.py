@@ -290,7 +290,8 @@ class _Fusion:
                 continue
             op = self.equations[user].op
             is_factor = op is dot_general and (self.is_widening(i) or self.begins(i, user))
-            if op.kind == "contraction" and not is_factor and not self.turns(i, user):
+            is_kernel = op is conv and (self.turns(i, user) or self.is_phase(i, user))
+            if op.kind == "contraction" and not is_factor and not is_kernel:
                 return False
             if self.feeds_core(group, user) and not all(self.begins(i, j) for j in self.products_of(user)):
                 return False  # products read arrays
@@ -315,6 +316,17 @@ class _Fusion:
             and is_product(self.equations[user])
             and self.equations[i].op in _TURNS
         )
+
+    def is_phase(self, i: int, user: int) -> bool:
+        """Whether the equation takes every so many elements of a kernel, which a convolution of a CPU packs anyway.
+
+        So do the phases of the gradient of a strided convolution.
+        """
+        equation = self.equations[i]
+        is_kernel = self.equations[user].inputs[0] not in equation.outputs
+        is_wide = dtypes.NAMES[equation.outputs[0].aval.dtype] in ("float32", "float64")
+        is_along = equation.op is slice and equation.params["step"][-1] == 1
+        return not self.style.is_gpu and is_kernel and is_wide and is_along
 
     def begins(self, i: int, user: int) -> bool:
         """Whether the equation is the first part of an array, which a product of a GPU reads where it is."""
