@@ -123,6 +123,15 @@ def test_parts_of_vectors_are_read_within_the_array():
     assert {one.outcome for one in outcomes(texts)} == {"ran"}
 
 
+@pytest.mark.parametrize("shape", [(127, 24, 700, 128), (61, 40, 600, 24), (61, 40, 900, 128)], ids=str)
+def test_blocks_of_terms_that_end_early(shape):
+    """Over two axes, neighbours in one factor and apart in the other."""
+    outer, inner, rows, columns = shape
+    x, y = numbers(rows, outer, inner), numbers(outer, columns, inner)
+    product = tvmfun.jit(lambda x, y: tnp.einsum("iab,ajb->ij", x, y))
+    np.testing.assert_array_equal(product(x, y), np.einsum("iab,ajb->ij", x, y))
+
+
 @pytest.mark.parametrize("columns", [384, 394, 768, 778, 1100])
 @pytest.mark.parametrize("rows", [13, 300])
 def test_the_last_of_a_group_of_panels(rows, columns):

@@ -95,6 +95,8 @@ def steps_of(loops: ContractionLoops, env: Env, packed: Buffer | None, ahead: Ro
         terms[:1] = [line, Terms(innermost.count // ahead.line, ahead.line, ahead.line * innermost.right)]
     outermost = terms.pop() if terms else Terms(1, 0, 0)
     scale = Fraction(outermost.count, inner[0].extent) if inner else Fraction(1)
+    if scale.denominator > 1 and inner[0].limit is not None:
+        return None  # the last block may end within a cache line
     loops_over_terms = (Terms(0, outermost.left, outermost.right), *reversed(terms))
     return Steps(left_row, sums_row, loops_over_terms, scale)
 

@@ -225,7 +225,7 @@ def emit_winograd(plan: Winograd, machine: Machine, tasks: int) -> Stmt:
 
 
 class _Emitter:
-    """The parts that convolutions and gradients share: patches, and transforms in registers."""
+    """The parts that convolutions and gradients share: patches, and results by way of the epilogues."""
 
     def __init__(self, plan: Winograd, machine: Machine, tasks: int) -> None:
         self.plan, self.stage, self.axes, self.block = plan, plan.stage, plan.axes, plan.block
@@ -245,7 +245,7 @@ class _Emitter:
         *images, row, column = (at[axis.var] for axis in self.tiles)
         indices = {self.axes.row.var: row * OUT, self.axes.column.var: column * OUT}
         indices.update(zip((axis.var for axis in self.axes.images), images, strict=True))
-        # Bound to variables, because they occur in hundreds of expressions.
+        # Bound to variables, because the conditions of a margin repeat them.
         known = {var: ir.Var(var.name, var.ty) for var in indices}
         return build.seq(*(tirx.Bind(known[var], value) for var, value in indices.items()), make(i, known))
 
