@@ -150,11 +150,10 @@ def offset(buffer: Buffer, indices: Sequence[Expr]) -> Expr | int:
 
 def stride(buffer: Buffer, indices: Sequence[Expr], axis: Axis, domain: Sequence[Axis]) -> Size | None:
     """The change of the offset when ``axis`` advances by one, or None if that varies."""
-    if all(isinstance(index, ir.Var | tirx.IntImm | int) for index in indices):
-        return _stride_of_variables(buffer, indices, axis)
+    steps = [_step(index, axis.var) for index in indices]
+    if None not in steps:  # nearly always, and ten times as fast
+        return offset(buffer, steps)  # type: ignore[arg-type,return-value]  # all are numbers
     at = offset(buffer, indices)
-    if isinstance(at, int) or not uses(at, axis.var):
-        return 0
     analyzer = Analyzer()
     for other in domain:
         analyzer.bind(other.var, ir.Range(0, other.extent))
@@ -165,15 +164,21 @@ def stride(buffer: Buffer, indices: Sequence[Expr], axis: Axis, domain: Sequence
         return None
 
 
-def _stride_of_variables(buffer: Buffer, indices: Sequence[Expr], axis: Axis) -> Size:
-    """The same where each index is a variable or a number: nearly always, and ten times as fast."""
-    step: Size = 0
-    inner: Size = 1
-    for size, index in zip(reversed(buffer.shape), reversed(indices), strict=True):
-        if axis.var.same_as(index):
-            step = step + inner
-        inner = inner * expressions.to_size(size)
-    return step
+def _step(index: Expr | int, var: ir.Var) -> int | None:
+    """The change of an index when a variable advances by one, if it is a sum of multiples of variables."""
+    if isinstance(index, ir.Var):
+        return int(index.same_as(var))
+    if isinstance(index, int | tirx.IntImm):
+        return 0
+    if isinstance(index, tirx.Add | tirx.Sub):
+        first, second = _step(index.a, var), _step(index.b, var)
+        if first is None or second is None:
+            return None
+        return first + second if isinstance(index, tirx.Add) else first - second
+    if isinstance(index, tirx.Mul) and isinstance(index.b, tirx.IntImm):
+        step = _step(index.a, var)
+        return None if step is None else step * int(index.b)
+    return None if uses(index, var) else 0
 
 
 def cast(value: Expr, dtype: str) -> Expr:
