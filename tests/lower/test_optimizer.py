@@ -33,7 +33,8 @@ def convolved(x, w):
 
 STRAIGHT = {
     "arithmetic": (lambda x: tnp.where(x > 0, x * 2 - 1, x), (64, 256)),
-    "a formula of a row": (lambda x, y: (x - y) * tnp.tanh(y), (64, 256), (256,)),
+    "a row": (lambda x, y: (x - y) * y, (64, 256), (256,)),
+    "a function that is called": (tnp.sin, (64, 256)),
     "a number and a vector": (lambda x, y: x * y, (), (64, 256)),
     "two results": (lambda x, y: (x - y, x > y), (64, 256), (64, 256)),
     "other floats": (lambda x: x.astype("float64") + 1, (64, 256)),
@@ -48,6 +49,9 @@ STRAIGHT = {
     ),
 }
 OTHERS = {
+    "a formula": (tnp.tanh, (64, 256)),
+    "integers": (lambda x: x.astype("int32") * 3, (64, 256)),
+    "half precision": (lambda x: x.astype("bfloat16") * 3, (64, 256)),
     "a sum": (lambda x: tnp.sum(x, axis=-1), (64, 256)),
     "a sum over rows": (lambda x: tnp.sum(x, axis=0), (64, 256)),
     "a cumulative sum": (lambda x: tnp.cumsum(x, axis=0), (64, 256)),

@@ -8,11 +8,13 @@ from tvm_ffi import structural_equal
 
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.calling_convention import has_sizes
+from tvmfun.lower.tir.held_values import is_float
 from tvmfun.lower.tir.micro_kernels.products import is_product
 from tvmfun.lower.tir.walk import called, find
 
 # Rules whose kernels spend their time in micro-kernels.
 _PRODUCTS = ("contraction", "winograd")
+_PLAIN = ("float32", "float64", "bool")
 _QUOTIENTS = (tirx.FloorDiv, tirx.FloorMod, tirx.Div, tirx.Mod)
 
 
@@ -20,7 +22,7 @@ def is_straight(function: tirx.PrimFunc) -> bool:
     """Whether a scheduled kernel is loops over vectors that are computed from vectors in memory, and micro-kernels.
 
     Code generation leaves nothing to gain there: no sums to keep in registers, and, outside of products, no conditions
-    to move out of loops and no index arithmetic but sums and multiples.
+    to move out of loops, no long formulas, and no index arithmetic but sums and multiples.
     """
     rule, body = function.attrs.get("tvmfun.rule"), function.body
     if rule not in (*_PRODUCTS, "elementwise") or has_sizes(function):
@@ -37,6 +39,10 @@ def is_straight(function: tirx.PrimFunc) -> bool:
         # Instructions on tiles or on packed words are statements.
         return any(map(is_product, find(body, ir.Call)))
     if any(called(call) == "prim.if_then_else" for call in find(body, ir.Call)):
+        return False
+    # Formulas of functions, and numbers that are widened or divided, take up to a fifth longer.
+    stores = [store for loop in vectors for store in find(loop.body, tirx.BufferStore)]
+    if any(map(is_float, find(body, tirx.Bind))) or any(str(s.buffer.dtype) not in _PLAIN for s in stores):
         return False
     return all(_reads_neighbours(loop) for loop in vectors)
 
