@@ -70,7 +70,7 @@ def _reads_neighbours(loop: tirx.For) -> bool:
             if any(all(map(structural_equal, indices, other)) for other in same):
                 continue
             same.append(indices)
-            # Those of axes that are walked as one cancel.
+            # Quotients by axes that are walked as one cancel.
             offsets = [Analyzer().simplify(build.offset(buffer, indices))]
         if any(build.uses(index, loop.loop_var) for index in offsets[:-1]):
             return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from tvmfun.lower.tir.llvm_text import PREFIX, declaration
+from tvmfun.lower.tir.llvm_text import PREFIX, declaration, type_of
 from tvmfun.lower.tir.micro_kernels.moves import RowsCopy, TileTranspose
 from tvmfun.lower.tir.micro_kernels.products import MASKED, TileProduct
 from tvmfun.lower.tir.micro_kernels.text import FETCH
@@ -21,7 +21,6 @@ _KINDS: dict[
     "transpose": TileTranspose.of_name,
     "winograd": WinogradTransform.of_name,
 }
-_LLVM = {32: "float", 64: "double"}
 _CALLED = re.compile(r"^declare [^\n]*@([\w.]+)\([^\n]*\n", re.MULTILINE)
 _DECLARATION = re.compile(rf"^declare [^\n]*@({re.escape(PREFIX)}[\w.-]+)\([^\n]*\n", re.MULTILINE)
 
@@ -57,7 +56,7 @@ def _declared_intrinsic(name: str) -> str:
     if name == FETCH:
         return f"declare void @{name}(ptr, i32, i32, i32)\n"
     lanes, bits = map(int, re.findall(r"\d+", name)[:2])
-    vector = f"<{lanes} x {_LLVM[bits]}>"
+    vector = type_of(f"float{bits}x{lanes}")
     if name.startswith(MASKED):
         return f"declare {vector} @{name}(ptr, <{lanes} x i1>, {vector})\n"
     return declaration(name, vector, 3)

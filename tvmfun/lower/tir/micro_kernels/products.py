@@ -10,11 +10,10 @@ from tvm.tirx import Stmt
 
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Expr, Size
-from tvmfun.lower.tir.llvm_text import PREFIX
+from tvmfun.lower.tir.llvm_text import PREFIX, type_of
 from tvmfun.lower.tir.micro_kernels.text import call, fetch, function, number, offset_by, order_of
 from tvmfun.lower.tir.walk import called
 
-_LLVM = {32: "float", 64: "double"}
 # The terms that the innermost loop takes per iteration, if one around it fetches rows.
 _UNROLLED = 4
 #: The intrinsic that loads some elements of a vector.
@@ -147,8 +146,8 @@ class _Product:
 
     def __init__(self, product: TileProduct) -> None:
         self.product = product
-        self.item, self.type = product.bits // 8, _LLVM[product.bits]
-        self.vector = f"<{product.lanes} x {self.type}>"
+        self.item, self.type = product.bits // 8, type_of(f"float{product.bits}")
+        self.vector = type_of(f"float{product.bits}x{product.lanes}")
         self.all = range(product.rows * product.vectors)
         self.last = len(product.terms) - 1
         # With a loop per cache line of each row that is fetched, the ends of the innermost one take a part of the time.
