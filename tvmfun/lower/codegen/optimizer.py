@@ -10,7 +10,7 @@ from tvmfun.lower.tir import build
 from tvmfun.lower.tir.calling_convention import has_sizes
 from tvmfun.lower.tir.held_values import is_float
 from tvmfun.lower.tir.micro_kernels.products import is_product
-from tvmfun.lower.tir.walk import called, find
+from tvmfun.lower.tir.walk import find
 
 # Rules whose kernels spend their time in micro-kernels.
 _PRODUCTS = ("contraction", "winograd")
@@ -38,7 +38,7 @@ def is_straight(function: tirx.PrimFunc) -> bool:
     if rule in _PRODUCTS:
         # Instructions on tiles or on packed words are statements.
         return any(map(is_product, find(body, ir.Call)))
-    if any(called(call) == "prim.if_then_else" for call in find(body, ir.Call)):
+    if any(map(build.is_choice, find(body, ir.Call))):
         return False
     # Formulas of functions, and numbers that are widened or divided, take up to a fifth longer.
     stores = [store for loop in vectors for store in find(loop.body, tirx.BufferStore)]
@@ -72,17 +72,9 @@ def _reads_neighbours(loop: tirx.For) -> bool:
             same.append(indices)
             # Quotients by axes that are walked as one cancel.
             offsets = [Analyzer().simplify(build.offset(buffer, indices))]
-        if any(build.uses(index, loop.loop_var) for index in offsets[:-1]):
-            return False
-        if not all(_is_next(index, loop.loop_var) for index in offsets[-1:]):
+        *outer, last = [0, *(build.step_of(offset, loop.loop_var) for offset in offsets)]
+        if any(step != 0 for step in outer) or last not in (0, 1):
             return False
         if any(find(offset, *_QUOTIENTS, ir.TensorLoad) for offset in offsets):
             return False
     return True
-
-
-def _is_next(index, var: ir.Var) -> bool:
-    """Whether an index is the variable or a sum with it, or does not depend on it."""
-    if isinstance(index, tirx.Add):
-        return _is_next(index.a, var) and _is_next(index.b, var)
-    return not build.uses(index, var) or (isinstance(index, ir.Var) and index.same_as(var))

@@ -150,7 +150,7 @@ def offset(buffer: Buffer, indices: Sequence[Expr]) -> Expr | int:
 
 def stride(buffer: Buffer, indices: Sequence[Expr], axis: Axis, domain: Sequence[Axis]) -> Size | None:
     """The change of the offset when ``axis`` advances by one, or None if that varies."""
-    steps = [_step(index, axis.var) for index in indices]
+    steps = [step_of(index, axis.var) for index in indices]
     if None not in steps:  # nearly always, and ten times as fast
         return offset(buffer, steps)  # type: ignore[arg-type,return-value]  # all are numbers
     at = offset(buffer, indices)
@@ -164,19 +164,19 @@ def stride(buffer: Buffer, indices: Sequence[Expr], axis: Axis, domain: Sequence
         return None
 
 
-def _step(index: Expr | int, var: ir.Var) -> int | None:
+def step_of(index: Expr | int, var: ir.Var) -> int | None:
     """The change of an index when a variable advances by one, if it is a sum of multiples of variables."""
     if isinstance(index, ir.Var):
         return int(index.same_as(var))
     if isinstance(index, int | tirx.IntImm):
         return 0
     if isinstance(index, tirx.Add | tirx.Sub):
-        first, second = _step(index.a, var), _step(index.b, var)
+        first, second = step_of(index.a, var), step_of(index.b, var)
         if first is None or second is None:
             return None
         return first + second if isinstance(index, tirx.Add) else first - second
     if isinstance(index, tirx.Mul) and isinstance(index.b, tirx.IntImm):
-        step = _step(index.a, var)
+        step = step_of(index.a, var)
         return None if step is None else step * int(index.b)
     return None if uses(index, var) else 0
 
@@ -384,7 +384,7 @@ def is_linear(index: Expr, axes: Sequence[Axis]) -> bool:
 
 
 def is_choice(value: Expr) -> bool:
-    """Whether an expression is an ``if_then_else``."""
+    """Whether an expression is an ``if_then_else``, which evaluates only one of its branches."""
     return called(value) == "prim.if_then_else"
 
 

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 from tvm import ir
 
-from tvmfun.lower.tir.build import Expr
+from tvmfun.lower.tir.build import Expr, is_choice
 from tvmfun.lower.tir.walk import called, find
 
 _EXTERN = "tirx.call_pure_extern"
-_CHOICES = ("prim.if_then_else", "tirx.if_then_else")
 
 
 def function_of(call: ir.Call) -> str | None:
@@ -25,11 +24,6 @@ def function_of(call: ir.Call) -> str | None:
 def arguments_of(call: ir.Call) -> list[Expr]:
     """The arguments of the function."""
     return list(call.args)[called(call) == _EXTERN :]
-
-
-def is_choice(call: ir.Call) -> bool:
-    """Whether a call is of ``if_then_else``, which evaluates only one of its branches."""
-    return called(call) in _CHOICES
 
 
 def guarded_calls(calls: Sequence[ir.Call]) -> set[ir.Call]:

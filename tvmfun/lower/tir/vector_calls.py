@@ -13,8 +13,8 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.tirx import AllocBuffer, BufferStore, For, ForKind, Stmt
 
-from tvmfun.lower.tir.build import Expr, seq
-from tvmfun.lower.tir.math_calls import arguments_of, function_of, guarded_calls, is_choice
+from tvmfun.lower.tir.build import Expr, is_choice, seq
+from tvmfun.lower.tir.math_calls import arguments_of, function_of, guarded_calls
 from tvmfun.lower.tir.vector_math.definitions import VectorFunction
 from tvmfun.lower.tir.vector_math.table import FUNCTIONS, INLINED, OF_USUAL_ARGUMENTS, is_called
 from tvmfun.lower.tir.walk import find, rewrite

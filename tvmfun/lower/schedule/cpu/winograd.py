@@ -129,7 +129,7 @@ def apply_winograd(stages: Sequence[AnyStage], temps: Sequence[Buffer], machine:
 def _is_margin(stage: Stage) -> bool:
     """Whether a map is an array inside a margin of zeros along single axes, with neighbouring channels."""
     value = stage.value
-    if not isinstance(value, ir.Call) or value.op.name != "prim.if_then_else":
+    if not build.is_choice(value):
         return False
     condition, array, other = value.args
     if not isinstance(array, ir.TensorLoad) or not isinstance(other, tirx.FloatImm) or other.value != 0:
