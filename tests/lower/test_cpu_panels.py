@@ -122,9 +122,8 @@ def test_rows_that_need_no_blocks(small_caches, m, n, k, layout):
 )
 def test_panels_of_few_rows_are_packed_once(m, n, k, panels_first, blocks):
     tensors, inputs, reference = matmul(m, n, k, "nn")
-    target = Target({"kind": "llvm", "mcpu": "znver5", "num-cores": 2})
     (stage,), _ = parse(te.create_prim_func(list(tensors)))
-    processor = machine.Machine.of(target)
+    processor = _processor("rocketlake")
     contraction = match(stage)
     loops = ContractionLoops(contraction, plan(contraction, processor), 0, 16, processor)
     assert (loops.taken[0] is loops.panels) == panels_first
@@ -157,7 +156,7 @@ def test_streamed_operands_of_several_axes(small_caches, cores):
 @pytest.fixture
 def deep_panels(monkeypatch):
     """Panels that fit L2, as on processors that prefer these; all products are large."""
-    for name in ("grouped_panels._LITTLE_WORK", "contraction._PACKED_WORK"):
+    for name in ("grouped_panels._LITTLE_WORK", "contraction._PACKED_WORK", "contraction._NEAR_SHARE"):
         monkeypatch.setattr(f"tvmfun.lower.schedule.cpu.{name}", 0)
     with using(Settings(panel_level=2)):
         yield
@@ -409,8 +408,8 @@ def test_other_right_operands_are_not_streamed(small_caches, m, n, k, layout):
         ("graniterapids", 96, 4, True),
         ("graniterapids", 256, 3, False),
         ("graniterapids", 64, 9, False),  # the rows of the panel are all there are
-        ("znver5", 256, 9, False),
-        ("znver5", 272, 4, True),
+        ("rocketlake", 256, 9, False),
+        ("rocketlake", 272, 4, True),
     ],
 )
 def test_deep_panels_are_packed_of_near_rows_too(mcpu, n, reuse, packs):
@@ -435,10 +434,11 @@ def test_small_products_of_a_large_batch_need_no_blocks(small_caches):
 #: Rows and columns of the register tile of a product of 1024 x 1024 float32, and terms of a panel, by LLVM's name.
 TILES = {
     "znver3": (6, 16, 342),
-    "znver4": (6, 64, 342),
-    "znver5": (8, 32, 256),
-    "skylake-avx512": (6, 64, 342),
-    "icelake-server": (8, 32, 256),
+    "znver4": (6, 64, 512),
+    "znver5": (6, 64, 512),
+    "skylake-avx512": (6, 64, 512),
+    "rocketlake": (8, 32, 256),
+    "icelake-server": (6, 64, 512),
     "sapphirerapids": (6, 64, 342),
     "graniterapids": (6, 64, 342),
     "neoverse-n1": (8, 8, 1024),
@@ -478,6 +478,36 @@ def test_panels_are_packed_for_many_rows(mcpu, m, n, unpacked, tile):
     (stage,), _ = parse(te.create_prim_func(list(matmul(m, n, 100)[0])))
     tiling = plan(match(stage), _processor(mcpu))
     assert (tiling.unpacked, (tiling.rows, tiling.columns)) == (unpacked, tile)
+
+
+@pytest.mark.parametrize(
+    "mcpu,m,n,k,packs",
+    [
+        ("znver5", 1024, 256, 128, False),
+        ("znver5", 1030, 256, 128, True),  # more than half of L2
+        ("znver5", 1000, 256, 129, True),
+        ("graniterapids", 2000, 256, 128, False),
+        ("znver3", 200, 256, 128, True),  # narrow panels
+    ],
+)
+def test_few_strided_terms_in_l2_are_read_where_they_are(mcpu, m, n, k, packs):
+    (stage,), _ = parse(te.create_prim_func(list(matmul(m, n, k, "tn")[0])))
+    assert plan(match(stage), _processor(mcpu)).packs_rows == packs
+
+
+@pytest.mark.parametrize(
+    "mcpu,m,n,k,tile",
+    [
+        ("znver5", 1024, 256, 256, (13, 32)),
+        ("znver5", 702, 192, 330, (6, 64)),  # L1 does not hold two vectors of each row
+        ("znver5", 5, 256, 256, (5, 64)),
+        ("graniterapids", 1024, 256, 256, (6, 64)),
+    ],
+)
+def test_tiles_are_narrow_where_l1_holds_their_columns(mcpu, m, n, k, tile):
+    (stage,), _ = parse(te.create_prim_func(list(matmul(m, n, k)[0])))
+    tiling = plan(match(stage), _processor(mcpu))
+    assert tiling.unpacked and (tiling.rows, tiling.columns) == tile
 
 
 @pytest.mark.parametrize("m,n,unpacked", [(15, 1000, True), (16, 1000, False), (16, 256, True)])
@@ -549,7 +579,7 @@ def test_right_operands_without_rows_apart(deep_panels, formula):
 
 
 @pytest.mark.parametrize("columns", [48, 96, 160, 302, 330])
-@pytest.mark.parametrize("mcpu", ["znver5", "graniterapids"])
+@pytest.mark.parametrize("mcpu", ["rocketlake", "graniterapids"])
 def test_panels_have_nearly_equal_widths(mcpu, columns):
     processor = _processor(mcpu)
     (stage,), _ = parse(te.create_prim_func(list(matmul(192, columns, 32)[0])))

@@ -17,9 +17,11 @@ from tvmfun.lower import disk_cache
 
 #: With fewer vector registers, the tiles of products are narrower.
 MANY_REGISTERS = 32
-# With a smaller L1 cache than this, or an L2 cache of ``_LARGE_BYTES``, panels are for L2; for narrow tiles with one of
-# ``_SMALL_BYTES``. docs/decisions/0035-machine.md has the measurements.
-_NEAR_BYTES, _SMALL_BYTES, _FAR_BYTES, _LARGE_BYTES = 48 << 10, 512 << 10, 1 << 20, 2 << 20
+# With at most so large an L1 cache and an L2 cache of ``_FAR_BYTES``, or one of ``LARGE_BYTES``, panels are for L2; for
+# narrow tiles with one of ``_SMALL_BYTES``. docs/decisions/0035-machine.md has the measurements.
+_NEAR_BYTES, _SMALL_BYTES, _FAR_BYTES = 48 << 10, 512 << 10, 1 << 20
+#: The bytes of a large L2 cache.
+LARGE_BYTES = 2 << 20
 
 
 class Settings(NamedTuple):
@@ -52,7 +54,7 @@ def derived(registers: int, near: int, far: int) -> Settings:
         near: the bytes of the L1 cache.
         far: the bytes of the L2 cache.
     """
-    needed = _LARGE_BYTES if near >= _NEAR_BYTES else _FAR_BYTES
+    needed = LARGE_BYTES if near > _NEAR_BYTES else _FAR_BYTES
     if registers < MANY_REGISTERS:
         needed = _SMALL_BYTES
     return Settings(panel_level=2 if far >= needed else 1)

@@ -18,7 +18,7 @@ from tvmfun.lower.machine import Machine
 from tvmfun.lower.schedule.cpu.dots import TILE_ROWS, TILE_WORDS, WORD, Dot, TileDot, factors
 from tvmfun.lower.schedule.cpu.transpose import is_row_readable, reads_several
 from tvmfun.lower.schedule.stages import Stage, accumulator
-from tvmfun.lower.settings import MANY_REGISTERS
+from tvmfun.lower.settings import LARGE_BYTES, MANY_REGISTERS
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr, Size, volume
 
@@ -48,12 +48,13 @@ _STREAMED_BYTES = {1: 1 << 10, 2: 4 << 10}
 _FEW_TERMS, _PACKED_WORK = 32, 1 << 21
 _TRANSPOSED_COLUMNS, _CONVERTED_COLUMNS, _PACKED_AGAIN = 16, 48, 64
 _PACKED_TERMS, _BYTES_OF_A_TERM = 512, 2 << 10
-# Otherwise blocks of more than ``_NEAR_TERMS`` have so many terms that L1 keeps a line of each.
-_STRIDED_TERMS, _NEAR_TERMS = 128, 320
+# Otherwise blocks of more than ``_NEAR_TERMS`` have so many terms that L1 keeps a line of each. If there are no more, and
+# the left operand takes at most this share of L2, rows are not packed.
+_STRIDED_TERMS, _NEAR_TERMS, _NEAR_SHARE = 128, 320, 1 / 2
 # The panels that a tile of rows meets before the next tile does: products are fastest with so many, and slower again
-# with twice as many. Of up to so many rows, blocks have so few terms that the panels of a group fit L2 together, but at
-# least so many that few sums are stored and loaded between blocks.
-PANELS_OF_A_GROUP, _ROWS_OF_A_GROUP, _TERMS_OF_A_GROUP = 6, 1024, 384
+# with twice as many. Of up to so many rows, blocks have so few terms that the panels of a group fit L2 together. If these
+# were fewer than ``_FEWEST_OF_A_GROUP``, sums would be stored and loaded too often, and groups have fewer panels.
+PANELS_OF_A_GROUP, _ROWS_OF_A_GROUP, _FEWEST_OF_A_GROUP, _TERMS_OF_SMALL_GROUPS = 6, 1024, 384, 768
 # Rows of the right operand with a larger stride compete for the same sets of a cache, and are packed if used again.
 FAR_BYTES = 1 << 10
 # But packing a panel for L2 takes longer than it saves if fewer rows than this multiply it, by the most bytes between
@@ -141,7 +142,7 @@ def plan(contraction: Contraction, machine: Machine) -> Tiling:
     is_deep = machine.settings.panel_level == 2 and not is_streamed
     is_strided = is_deep and _has_strided_terms(contraction, lanes)
     is_converted = not is_streamed and _has_converted_terms(contraction)
-    packs_rows = (is_strided or is_converted) and _gains_by_packing_rows(contraction, is_converted)
+    packs_rows = (is_strided or is_converted) and _gains_by_packing_rows(contraction, is_converted, machine)
     is_strided = is_strided and volume(contraction.stage.reduce) > _NEAR_TERMS
     # A right operand that has been packed before has panels of two vectors.
     is_wide = is_deep and not build.divisors(contraction.right, contraction.column.var)
@@ -153,6 +154,8 @@ def plan(contraction: Contraction, machine: Machine) -> Tiling:
     distance = dims.typical(bytes_between_rows(contraction)) if unpacked else 0
     if has_many and distance >= _NARROW_BYTES and build.points([contraction.row]) > few:
         wide = 3
+    if unpacked and _is_near_panel(contraction, 2 * lanes, machine) and build.points([contraction.row]) > few:
+        wide = 2
     # Panels of nearly equal width, so that tasks take equally long.
     vectors = build.ceil_div(build.points([contraction.column]), lanes)
     vectors = build.ceil_div(vectors, build.ceil_div(vectors, wide))
@@ -176,7 +179,8 @@ def plan(contraction: Contraction, machine: Machine) -> Tiling:
     grouped = grouped and all(isinstance(axis.extent, int) for axis in axes)
     if grouped and is_wide and not packs_rows and _gains_by_long_rows(contraction):
         panels = min(PANELS_OF_A_GROUP, build.ceil_div(build.points([contraction.column]), vectors * lanes))
-        terms = min(terms, max(_TERMS_OF_A_GROUP, most_terms(vectors * lanes * panels, dtype, machine)))
+        together = most_terms(vectors * lanes * panels, dtype, machine)
+        terms = min(terms, together if together >= _FEWEST_OF_A_GROUP else _TERMS_OF_SMALL_GROUPS)
     blocks = _block_reduction(stage.reduce, terms)
     return Tiling(rows, vectors * lanes, lanes, *blocks, is_streamed, packs_rows, grouped, unpacked)
 
@@ -227,15 +231,29 @@ def has_near_terms(contraction: Contraction) -> bool:
     )
 
 
-def _gains_by_packing_rows(contraction: Contraction, is_converted: bool) -> bool:
+def _gains_by_packing_rows(contraction: Contraction, is_converted: bool, machine: Machine) -> bool:
     """Whether to transpose or convert rows of the left operand once takes less time than for each panel."""
     stage, column = contraction.stage, contraction.column
     work = build.points([*stage.space, *stage.reduce])
     if work <= _PACKED_WORK or volume(stage.reduce) <= _FEW_TERMS:
         return False
+    if not is_converted and _stays_near(contraction, machine):
+        return False
     is_once = all(build.uses(contraction.left, axis.var) for axis in stage.space if axis is not column)
     few = _CONVERTED_COLUMNS if is_converted else _TRANSPOSED_COLUMNS
     return build.points([column]) >= (few if is_once else _PACKED_AGAIN)
+
+
+def _stays_near(contraction: Contraction, machine: Machine) -> bool:
+    """Whether L2 holds a left operand of few terms, so that it is read as fast where it is.
+
+    Narrow panels are so many that it would be read too often.
+    """
+    left = contraction.left
+    if machine.registers < MANY_REGISTERS or volume(contraction.stage.reduce) > _STRIDED_TERMS:
+        return False
+    is_sized = isinstance(left, ir.TensorLoad) and build.is_static(left.source)
+    return is_sized and build.nbytes(left.source) <= _NEAR_SHARE * machine.cache_bytes(2)
 
 
 def _gains_by_long_rows(contraction: Contraction) -> bool:
@@ -269,6 +287,17 @@ def _is_read_in_place(contraction: Contraction, machine: Machine) -> bool:
         return _rows_of(contraction) < _ROWS_TO_PACK_NARROW
     limits = (rows for nbytes, rows in _ROWS_TO_PACK.items() if apart <= nbytes)
     return _rows_of(contraction) < next(limits, _ROWS_TO_PACK_FAR)
+
+
+def _is_near_panel(contraction: Contraction, columns: int, machine: Machine) -> bool:
+    """Whether L1 holds a panel of so many columns, so that narrow tiles of more rows multiply as fast as wide ones.
+
+    With a large L2 cache, wide tiles are faster at any depth of the panel.
+    """
+    if machine.cache_bytes(2) >= LARGE_BYTES:
+        return False
+    nbytes = columns * volume(contraction.stage.reduce) * build.bits(str(contraction.right.ty)) // 8
+    return dims.always_le(nbytes, int(_SHARES[1] * machine.cache_bytes(1)))
 
 
 def _rows_of(contraction: Contraction) -> int:

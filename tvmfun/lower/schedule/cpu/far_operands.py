@@ -78,7 +78,7 @@ class PackedRowsLoops(_Strips, GroupedLoops):
 
     # The share of L2 for the rows of a block, beside wide and narrow panels, and the fewest rows of a task if there are
     # two per core.
-    _SHARE, _SHARE_OF_NARROW, _ROWS_OF_A_TASK = 1 / 2, 3 / 4, 128
+    _SHARE, _SHARE_OF_NARROW, _ROWS_OF_A_TASK = 1 / 2, 3 / 4, 256
     # Strips of panels: the fewest rows, and how much more than the average the last thread to finish may have to do.
     _ROWS_OF_A_STRIP, _UNEVEN = 64, 17 / 16
     # Panels are narrow up to so many bytes of a row, of which a group has so many.

@@ -353,16 +353,22 @@ class _Convolution(_Emitter):
         return build.seq(AllocBuffer(self.kernel), self._transform_kernel(), blocks)
 
     def _transform_kernel(self) -> Stmt:
-        """G w G^T, channel by channel."""
-        axes = self.axes
+        """G w G^T, panel by panel, so that results are stored along the panels."""
+        axes, vectors = self.axes, self.width // self.lanes
+        panel = Axis.fresh(axes.feature, self.features // self.width)
+        wanted = build.ceil_div(self.tasks, panel.extent)
+        divisors = (n for n in range(1, self.channels + 1) if self.channels % n == 0)
+        part = Axis.fresh(axes.channel, next((n for n in divisors if n >= wanted), self.channels))
+        within = Axis.fresh(axes.channel, self.channels // part.extent)
 
         def channel(env: Env) -> Stmt:
-            source, steps, start = self.square(self.plan.other, (axes.down, axes.across), env)
+            here = {axes.channel.var: env[part.var] * within.extent + env[within.var]}
+            source, steps, start = self.square(self.plan.other, (axes.down, axes.across), here)
+            first = self.kernel[0, env[panel.var], here[axes.channel.var], 0]
             transform = self.into_panels("kernel", self.kernel, steps)
-            first = self.kernel[0, 0, env[axes.channel.var], 0]
-            return transform.call(first, source, self.features // self.lanes, start)
+            return transform.call(first, source, vectors, start + env[panel.var] * self.width)
 
-        return build.parallel_nest([axes.channel], {}, channel, self.tasks)
+        return build.parallel_nest([panel, part, within], {}, channel, self.tasks)
 
     def _multiply(self) -> Stmt:
         """For each position, the product of patches and kernel."""
