@@ -48,12 +48,12 @@ _STREAMED_BYTES = {1: 1 << 10, 2: 4 << 10}
 _FEW_TERMS, _PACKED_WORK = 32, 1 << 21
 _TRANSPOSED_COLUMNS, _CONVERTED_COLUMNS, _PACKED_AGAIN = 16, 48, 64
 _PACKED_TERMS, _BYTES_OF_A_TERM = 512, 2 << 10
-# Otherwise blocks of more than ``_NEAR_TERMS`` have so many terms that L1 keeps a line of each. If there are no more, and
-# the left operand takes at most this share of L2, rows are not packed.
+# Otherwise blocks of more than ``_NEAR_TERMS`` have so many terms that L1 keeps a line of each. If there are no more,
+# and the left operand takes at most this share of L2, rows are not packed.
 _STRIDED_TERMS, _NEAR_TERMS, _NEAR_SHARE = 128, 320, 1 / 2
 # The panels that a tile of rows meets before the next tile does: products are fastest with so many, and slower again
-# with twice as many. Of up to so many rows, blocks have so few terms that the panels of a group fit L2 together. If these
-# were fewer than ``_FEWEST_OF_A_GROUP``, sums would be stored and loaded too often, and groups have fewer panels.
+# with twice as many. Of up to so many rows, blocks have so few terms that the panels of a group fit L2 together. If
+# these were fewer than ``_FEWEST_OF_A_GROUP``, sums would be stored and loaded too often, and groups have fewer panels.
 PANELS_OF_A_GROUP, _ROWS_OF_A_GROUP, _FEWEST_OF_A_GROUP, _TERMS_OF_SMALL_GROUPS = 6, 1024, 384, 768
 # Rows of the right operand with a larger stride compete for the same sets of a cache, and are packed if used again.
 FAR_BYTES = 1 << 10
