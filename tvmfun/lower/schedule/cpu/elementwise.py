@@ -12,6 +12,7 @@ from tvm.tirx import AllocBuffer, Buffer, BufferStore, IfThenElse, Stmt
 
 from tvmfun.core import dims
 from tvmfun.lower.machine import Machine
+from tvmfun.lower.schedule.cpu.lookups import with_lookups
 from tvmfun.lower.schedule.cpu.next_rows import Fetch
 from tvmfun.lower.schedule.cpu.transpose import (
     from_tile,
@@ -120,6 +121,8 @@ def _emit_along(
     static = isinstance(vectors, int)
     chunks = Axis.fresh(inner[0], max(1, -(-vectors // CHUNK)) if static else vectors // CHUNK + 1)
 
+    stages, lookups = with_lookups(stages, inner)
+
     def vector(env: Env, position: Expr, width: int) -> Stmt:
         def lane(k: Expr, make: Callable[[Env], Stmt]) -> Stmt:
             return make({**env, **indices_at(stages, inner, position + k)})
@@ -147,7 +150,8 @@ def _emit_along(
             rest = vector(env, done, tail) if isinstance(tail, int) else build.loop(inner[0], tail, single)
         if rest is not None and chunks.extent != 1:
             rest = IfThenElse(env[chunks.var] == chunks.extent - 1, rest, None)
-        return build.seq(body, rest)
+        found = (tirx.Bind(var, build.substitute(index, _aligned(of, stages[0], env))) for var, of, index in lookups)
+        return build.seq(*found, body, rest)
 
     return build.parallel_nest([*outer, chunks], env, chunk, tasks)
 
@@ -287,4 +291,5 @@ def _point(stages: Sequence[Stage], env: Env, private: Sequence[Buffer]) -> Stmt
 
 def _aligned(stage: Stage, lead: Stage, env: Env) -> Env:
     """The environment with the stage's own names for the axes of the leading stage."""
-    return {**env, **{axis.var: env[mine.var] for axis, mine in zip(stage.space, lead.space, strict=True)}}
+    own = zip(stage.space, lead.space, strict=True)
+    return {**env, **{axis.var: env[mine.var] for axis, mine in own if mine.var in env}}
