@@ -34,6 +34,7 @@ from tvmfun.lower.tir.calling_convention import (
 from tvmfun.lower.tir.held_values import hold, is_float, release, through_memory
 from tvmfun.lower.tir.narrow_stores import protect_narrow_stores
 from tvmfun.lower.tir.quotients import protect_quotients, reveal_constants
+from tvmfun.lower.tir.vector_variables import keep_vectors
 from tvmfun.lower.tir.walk import find, rewrite
 from tvmfun.runtime.plan import Address, Size
 from tvmfun.runtime.workspaces import Allocation
@@ -409,6 +410,7 @@ _LOWERING = {
             tirx.transform.MakePackedAPI(),
             tirx.transform.BF16StorageLegalize(),
             tirx.transform.LowerTVMBuiltin(),
+            *([] if optimized else [_of_bodies("tvmfun.KeepVectors", keep_vectors)]),
             # Each condition of a select is simplified, with variables replaced by their values.
             _HOLD,
             tirx.transform.LowerIntrin(),

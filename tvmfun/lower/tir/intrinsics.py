@@ -31,13 +31,17 @@ def is_heavy(value: Expr) -> bool:
     return any(function_of(call) in FUNCTIONS | OF_USUAL_ARGUMENTS for call in find(value, ir.Call))
 
 
-def expand(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def expand(func: tirx.PrimFunc, lanes: int = 0) -> tirx.PrimFunc:
     """Returns the function with vectorizable arithmetic instead of calls on floats in its stores.
 
     Half precision is computed in float32 and rounded. Calls in a branch of ``if_then_else`` stay, whose arguments may
     only be evaluated when that branch is taken.
+
+    Args:
+        func: the function.
+        lanes: the number of elements of type float32 in a vector register, if it is known.
     """
-    func = call_vector_functions(func)
+    func = call_vector_functions(func, lanes)
     func = func.with_body(rewrite(func.body, (tirx.NE, _expand_inequality), (ir.Call, _expand_is_nan)))
     # TVM's legalization of bfloat16 does not widen bound variables, so it runs before there are any.
     if any(str(node.ty) == "bfloat16" for node in find(func.body, tirx.Cast, ir.TensorLoad)):

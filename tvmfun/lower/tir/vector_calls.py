@@ -23,18 +23,22 @@ from tvmfun.lower.tir.walk import find, rewrite
 _MOST_LANES = 8
 
 
-def call_vector_functions(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def call_vector_functions(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc:
     """Returns a scheduled function whose stores call functions of vectors.
 
     Calls in a branch of ``if_then_else`` stay there, for single numbers: their arguments may only be evaluated when the
     branch is taken.
+
+    Args:
+        func: the function.
+        lanes: the number of elements of type float32 in a vector register; 0 if it is not known.
     """
     if not any(map(_is_replaced, find(func.body, ir.Call))):
         return func
     body = rewrite(func.body, (ir.Call, _with_single_calls))
-    body = rewrite(body, (For, _expanded_loop))
+    body = rewrite(body, (For, lambda loop: _expanded_loop(loop, lanes)))
     inside = {store for loop in find(body, For) if _is_vectorized(loop) for store in find(loop.body, BufferStore)}
-    single = lambda store: store if store in inside else _expanded(store, None)
+    single = lambda store: store if store in inside else _expanded(store, None, lanes)
     return func.with_body(rewrite(body, (BufferStore, single)))
 
 
@@ -62,15 +66,15 @@ def _is_vectorized(loop: For) -> bool:
     return loop.kind == ForKind.VECTORIZED
 
 
-def _expanded_loop(loop: For) -> Stmt:
+def _expanded_loop(loop: For, width: int) -> Stmt:
     """A vectorized loop over stores as one loop per store, with what each needs before it."""
     stores = list(loop.body.seq) if isinstance(loop.body, tirx.SeqStmt) else [loop.body]
     if not _is_vectorized(loop) or not all(isinstance(store, BufferStore) for store in stores):
         return loop
-    return seq(*(_expanded(store, loop) for store in stores))
+    return seq(*(_expanded(store, loop, width) for store in stores))
 
 
-def _expanded(store: BufferStore, loop: For | None) -> Stmt:
+def _expanded(store: BufferStore, loop: For | None, width: int) -> Stmt:
     """A store, for all lanes of the vectorized ``loop`` around it or for a single one, and what it needs before it."""
     calls = find(store.value, ir.Call)
     guarded = guarded_calls(calls)
@@ -88,7 +92,9 @@ def _expanded(store: BufferStore, loop: For | None) -> Stmt:
         for earlier, result in known:
             if tvm_ffi.structural_equal(earlier, call):
                 return result[lane]
-        block = _Block(str(call.ty), lanes, lane, loop, statements)
+        # Twice the registers of AVX-512 hold twice the doubles that single precision is computed in.
+        most = max(_MOST_LANES, width if str(call.ty) == "float32" else 0)
+        block = _Block(str(call.ty), lanes, lane, most, loop, statements)
         result = block.called(call) if _is_replaced(call) else block.kept(call)
         known.append((call, result))
         return result[lane]
@@ -104,6 +110,7 @@ class _Block(NamedTuple):
     Args:
         dtype: the type of the call.
         lanes, lane: their number, and the one of an iteration of the loop.
+        most: the most lanes of a function.
         loop: the vectorized loop around the store; None if there is a single lane.
         statements: the statements before the store.
     """
@@ -111,6 +118,7 @@ class _Block(NamedTuple):
     dtype: str
     lanes: int
     lane: Expr
+    most: int
     loop: For | None
     statements: list[Stmt]
 
@@ -131,8 +139,8 @@ class _Block(NamedTuple):
         """Appends calls of a function of vectors."""
         arguments = [x if isinstance(x, tirx.FloatImm) else self.kept(x) for x in arguments_of(call)]
         result = self.register()
-        for begin in range(0, self.lanes, _MOST_LANES):
-            size = min(self.lanes - begin, _MOST_LANES)
+        for begin in range(0, self.lanes, self.most):
+            size = min(self.lanes - begin, self.most)
             value = _call(call, size, [_part(argument, begin, size) for argument in arguments])
             self.statements.append(BufferStore(result, value, [_indices(begin, size)]))
         return result

@@ -74,14 +74,15 @@ def schedule(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFunc:
     Warns:
         PerformanceWarning: if scheduling failed, which is a defect of this package.
     """
+    machine = Machine.of(target)
     try:
-        scheduled = _schedule(func, Machine.of(target), ())
+        scheduled = _schedule(func, machine, ())
     except Exception as error:
         # An unscheduled function is slow but correct.
         text = f"[schedule] a kernel is compiled without a schedule, and slow: {type(error).__name__}: {error}"
         warnings.warn(text, PerformanceWarning, stacklevel=2)
         scheduled = None
-    return intrinsics.expand(scheduled or parallelize(func).with_attr(RULE, "fallback"))
+    return intrinsics.expand(scheduled or parallelize(func).with_attr(RULE, "fallback"), machine.lanes("float32"))
 
 
 def schedule_in_place(
@@ -98,8 +99,9 @@ def schedule_in_place(
     Returns:
         The function, or None if an output would be written before its input is read for the last time.
     """
-    scheduled = _schedule(func, Machine.of(target), in_place)
-    return scheduled and intrinsics.expand(scheduled)
+    machine = Machine.of(target)
+    scheduled = _schedule(func, machine, in_place)
+    return scheduled and intrinsics.expand(scheduled, machine.lanes("float32"))
 
 
 def _schedule(func: tirx.PrimFunc, machine: Machine, in_place: Sequence[tuple[Buffer, Buffer]]) -> tirx.PrimFunc | None:
