@@ -3,6 +3,7 @@
 import math
 import os
 import re
+from dataclasses import replace
 
 os.environ.setdefault("TVM_NUM_THREADS", "2")
 
@@ -259,6 +260,32 @@ def test_strips_of_panels_for_transposed_rows(deep_panels, m, n, k, cores, strip
     check_with_epilogue(tensors, inputs, reference, k, target)
 
 
+@pytest.mark.parametrize(
+    "m,n,cores,blocks",
+    [
+        (256, 415, 2, 2),  # the last of seven panels is narrower
+        (256, 448, 2, 2),  # seven panels for two threads
+        (256, 512, 2, 1),
+        (96, 415, 2, 1),
+        (1200, 415, 2, 3),
+        (256, 415, 16, 3),  # for each thread a task
+    ],
+)
+def test_panels_are_packed_for_many_rows_of_a_task(packed, m, n, cores, blocks):
+    (stage,), _ = parse(te.create_prim_func(list(matmul(m, n, 512)[0])))
+    processor = replace(_processor("znver5"), cores=cores)
+    assert loops_of(match(stage), 0, processor, 8 * cores).blocks.extent == blocks
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize("columns", [1, 15, 16, 17, 31, 33, 3 * 16 + 5])
+@pytest.mark.parametrize("m,k", [(70, 64), (101, 333)])
+def test_narrower_panels_are_transposed(packed, cores, columns, m, k):
+    """The last tile of a panel begins early, and the terms fill no tile; with and without epilogues."""
+    tensors, inputs, reference = matmul(m, 2 * _WIDTH + columns, k, "nt")
+    check_with_epilogue(tensors, inputs, reference, k, Target({**HOST.export(), "num-cores": cores}))
+
+
 @pytest.mark.parametrize("mcpu,m,blocks", [("znver3", 1024, 4), ("znver3", 1000, 4), ("graniterapids", 1300, 4)])
 def test_blocks_of_packed_rows_are_as_many_for_each_thread(mcpu, m, blocks):
     """Of rows that L2 cannot hold, threads have equally many blocks, although fewer would do."""
@@ -429,112 +456,6 @@ def test_small_products_of_a_large_batch_need_no_blocks(small_caches):
     check((a, b, c), (x, y), [np.einsum("gri,grj->gij", wide(x), wide(y))], "contraction", target)
 
 
-# -- tiles by processor ------------------------------------------------------------------------------------------------
-
-#: Rows and columns of the register tile of a product of 1024 x 1024 float32, and terms of a panel, by LLVM's name.
-TILES = {
-    "znver3": (6, 16, 342),
-    "znver4": (6, 64, 512),
-    "znver5": (6, 64, 512),
-    "skylake-avx512": (6, 64, 512),
-    "rocketlake": (8, 32, 256),
-    "icelake-server": (6, 64, 512),
-    "sapphirerapids": (6, 64, 342),
-    "graniterapids": (6, 64, 342),
-    "neoverse-n1": (8, 8, 1024),
-}
-
-
-@pytest.mark.parametrize("mcpu", TILES)
-def test_tiles_fit_registers_and_caches(mcpu):
-    triple = "aarch64-linux-gnu" if mcpu.startswith("neoverse") else "x86_64-linux-gnu"
-    target = Target({"kind": "llvm", "mcpu": mcpu, "mtriple": triple, "num-cores": 2})
-    processor = machine._machine.__wrapped__(str(target), False, None)
-    (stage,), _ = parse(te.create_prim_func(list(matmul(1024, 1024, 1024)[0])))
-    tiling = plan(match(stage), processor)
-    depth = math.prod(axis.extent for axis in tiling.inner)
-    assert (tiling.rows, tiling.columns, depth) == TILES[mcpu]
-    vectors = tiling.columns // tiling.lanes
-    assert tiling.rows * vectors + vectors + 1 <= processor.registers
-    level = processor.settings.panel_level
-    assert 4 * depth * (tiling.columns + (tiling.rows if level == 1 else 0)) <= processor.cache_bytes(level)
-
-
-@pytest.mark.parametrize("mcpu", ["sapphirerapids", "graniterapids"])
-@pytest.mark.parametrize(
-    "m,n,unpacked,tile",
-    [
-        (16, 512, True, (6, 64)),
-        (191, 512, True, (6, 64)),
-        (192, 512, False, (6, 64)),
-        (95, 1024, True, (8, 48)),
-        (96, 1024, False, (6, 64)),
-        (31, 3000, True, (8, 48)),
-        (32, 3000, False, (6, 64)),
-        (5, 1024, True, (5, 64)),
-    ],
-)
-def test_panels_are_packed_for_many_rows(mcpu, m, n, unpacked, tile):
-    (stage,), _ = parse(te.create_prim_func(list(matmul(m, n, 100)[0])))
-    tiling = plan(match(stage), _processor(mcpu))
-    assert (tiling.unpacked, (tiling.rows, tiling.columns)) == (unpacked, tile)
-
-
-@pytest.mark.parametrize(
-    "mcpu,m,n,k,packs",
-    [
-        ("znver5", 1024, 256, 128, False),
-        ("znver5", 1030, 256, 128, True),  # more than half of L2
-        ("znver5", 1000, 256, 129, True),
-        ("graniterapids", 2000, 256, 128, False),
-        ("znver3", 200, 256, 128, True),  # narrow panels
-    ],
-)
-def test_few_strided_terms_in_l2_are_read_where_they_are(mcpu, m, n, k, packs):
-    (stage,), _ = parse(te.create_prim_func(list(matmul(m, n, k, "tn")[0])))
-    assert plan(match(stage), _processor(mcpu)).packs_rows == packs
-
-
-@pytest.mark.parametrize(
-    "mcpu,m,n,k,tile",
-    [
-        ("znver5", 1024, 256, 256, (13, 32)),
-        ("znver5", 702, 192, 330, (6, 64)),  # L1 does not hold two vectors of each row
-        ("znver5", 5, 256, 256, (5, 64)),
-        ("graniterapids", 1024, 256, 256, (6, 64)),
-    ],
-)
-def test_tiles_are_narrow_where_l1_holds_their_columns(mcpu, m, n, k, tile):
-    (stage,), _ = parse(te.create_prim_func(list(matmul(m, n, k)[0])))
-    tiling = plan(match(stage), _processor(mcpu))
-    assert tiling.unpacked and (tiling.rows, tiling.columns) == tile
-
-
-@pytest.mark.parametrize("m,n,unpacked", [(15, 1000, True), (16, 1000, False), (16, 256, True)])
-def test_narrow_tiles_pack_panels_for_fewer_rows(m, n, unpacked):
-    (stage,), _ = parse(te.create_prim_func(list(matmul(m, n, 100)[0])))
-    tiling = plan(match(stage), _processor("znver3"))
-    assert tiling.unpacked == unpacked and tiling.columns == 16
-
-
-@pytest.mark.parametrize("m,n,unpacked", [(1000, 256, True), (1000, 260, False), (1100, 256, False)])
-def test_small_matrices_are_not_packed(m, n, unpacked):
-    """Half a megabyte of near rows, for a left operand that fits L2."""
-    (stage,), _ = parse(te.create_prim_func(list(matmul(m, n, 500)[0])))
-    assert plan(match(stage), _processor("graniterapids")).unpacked == unpacked
-
-
-@pytest.mark.parametrize(
-    "m,n,k,stages",
-    [(16, 256, 256, 1), (16, 256, 2048, 2), (16, 512, 2048, 1), (6, 128, 64, 1), (6, 128, 3000, 2)],
-    ids=["short, few", "long, few", "long, many", "short, very few", "long, very few"],
-)
-def test_long_sums_in_few_tiles_are_cut(m, n, k, stages):
-    (stage,), temps = parse(te.create_prim_func(list(matmul(m, n, k)[0])))
-    prepared, _ = _prepare([stage], temps, _processor("graniterapids"))
-    assert len(prepared) == stages
-
-
 @pytest.fixture
 def few_rows(monkeypatch):
     """As many rows are few as on processors with wide tiles, whatever L2 holds."""
@@ -576,14 +497,3 @@ def test_right_operands_without_rows_apart(deep_panels, formula):
     flipped = tvmfun.jit(lambda x, y: x @ y[::-1])
     x = random((20, y.shape[0]))
     np.testing.assert_allclose(flipped(x, y), x @ y[::-1], rtol=2e-4, atol=2e-4)
-
-
-@pytest.mark.parametrize("columns", [48, 96, 160, 302, 330])
-@pytest.mark.parametrize("mcpu", ["rocketlake", "graniterapids"])
-def test_panels_have_nearly_equal_widths(mcpu, columns):
-    processor = _processor(mcpu)
-    (stage,), _ = parse(te.create_prim_func(list(matmul(192, columns, 32)[0])))
-    tiling = plan(match(stage), processor)
-    vectors, panels = -(-columns // tiling.lanes), -(-columns // tiling.columns)
-    assert panels == -(-vectors // (4 if mcpu == "graniterapids" else 2))
-    assert tiling.columns // tiling.lanes == -(-vectors // panels)

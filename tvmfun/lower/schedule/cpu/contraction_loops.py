@@ -28,6 +28,8 @@ _SHARE_OF_ROWS, _FEWEST_ROWS = 3 / 4, 128
 # pack one takes as long as its product with eight rows, and with fourteen if it packs words of int8. But with many
 # rows, sums of a panel between blocks of terms leave the L2 cache.
 _FEW_ROWS = {1: 96, 2: 192}
+# If panels alone are too few or too uneven for tasks, each is packed for blocks of at least so many rows.
+_ROWS_OF_A_BLOCK = 96
 # The least width of a panel that takes about as long as the others, relative to theirs.
 _EVEN = 7 / 8
 # An epilogue of so many operations per element runs in a loop over the rows of a tile, which is as fast as unrolled and
@@ -111,6 +113,9 @@ class ContractionLoops:
         self.columns_first = self._splits_columns_first()
         before = [*self.around, *self.beside, *([self.panels] if self.columns_first else [])]
         wanted = build.ceil_div(self.tasks, build.points(before))
+        if self.columns_first and self.wants_packing(usual):
+            least = build.ceil_div(self.machine.cores, build.points(before))
+            wanted = min(wanted, max(least, usual * self.tiling.rows // _ROWS_OF_A_BLOCK))
         self.per_block = build.ceil_div(usual, min(usual, wanted))
         most = self._tiles_in_cache()
         if most is not None:
@@ -361,9 +366,10 @@ class ContractionLoops:
         return build.loop if reads_several(self.contraction.right) else build.vectorized
 
     def packs_transposed(self, panel: Panel) -> bool:
-        """Whether the right operand is contiguous along the innermost reduced axis, and the panel has whole tiles."""
+        """Whether the right operand is contiguous along the innermost reduced axis, and the panel has a whole tile."""
         right, stage, lanes = self.contraction.right, self.stage, self.tiling.lanes
-        if not self.tiling.inner or panel.width % lanes or self.tiling.inner[-1].extent < lanes:
+        has_tiles = panel.width >= lanes if self.dot is None else panel.width % lanes == 0
+        if not self.tiling.inner or not has_tiles or self.tiling.inner[-1].extent < lanes:
             return False
         # A square tile of narrower elements does not fit the registers.
         if panel.valid is not None or build.bits(self.term) < 32:
@@ -373,9 +379,13 @@ class ContractionLoops:
         return is_row_readable(right, stage.reduce[-1], stage.domain)
 
     def _pack_transposed(self, env: Env, panel: Panel, packed: Buffer) -> Stmt:
-        """Packs square tiles, transposed in registers, and the remaining rows one element at a time."""
+        """Packs square tiles, transposed in registers, and the remaining rows one element at a time.
+
+        The last tile begins early instead of having fewer columns.
+        """
         *outer, last = self.tiling.inner
         lanes, start, width = self.tiling.lanes, panel.start, panel.width
+        padding = -width % lanes
 
         def at(env: Env, begin, position: Expr) -> Env:
             env = {**env, self.column.var: start + begin, last.var: position}
@@ -402,19 +412,29 @@ class ContractionLoops:
 
             return build.loop(last, width, element)
 
+        def clear(env: Env, position: Expr) -> Stmt:
+            """Zeros in the last vector, of which the padding stays."""
+            depth = self.depth({**env, last.var: position})
+            zeros = tirx.Broadcast(build.zero(self.term), lanes)
+            return BufferStore(
+                packed, zeros, self.packed_at(depth, ramp(build.index(self.column, width + padding - lanes), lanes))
+            )
+
         def lines(env: Env) -> Stmt:
             bound = last.bound(env)
             whole = bound // lanes
 
             # The prefetcher follows the rows of a tile along the terms.
             def tiles(j: Expr) -> Stmt:
-                return build.loop(last, whole, lambda i: tile(env, j * lanes, i * lanes))
+                begin = build.minimum(j * lanes, width - lanes) if padding else j * lanes
+                return build.loop(last, whole, lambda i: tile(env, begin, i * lanes))
 
             rest = bound - whole * lanes
             tail = None
             if not isinstance(rest, int) or rest:
                 tail = build.loop(last, rest, lambda i: line(env, whole * lanes + i))
-            return build.seq(build.loop(self.column, width // lanes, tiles), tail)
+            cleared = build.loop(last, bound, lambda i: clear(env, i)) if padding else None
+            return build.seq(cleared, build.loop(self.column, build.ceil_div(width, lanes), tiles), tail)
 
         return build.nest(outer, env, lines)
 
