@@ -7,7 +7,8 @@ import pytest
 
 import tvmfun
 import tvmfun.numpy as tnp
-from tvmfun import ShapeDtype, errors, jit
+from tvmfun import Dim, ShapeDtype, errors, jit
+from tvmfun.counters import counted
 
 X = np.arange(6, dtype="float32").reshape(2, 3)
 
@@ -56,6 +57,16 @@ def test_compiled_functions_check_arrays_without_flattening_them(monkeypatch):
     run({"a": x, "b": [y]}, s=given)
     with pytest.raises(errors.DonatedArrayError):
         run({"a": x, "b": [y]}, s=given)
+
+
+@pytest.mark.parametrize("sizes", [(3,), (Dim("n", min=0),)], ids=["static", "dynamic"])
+def test_what_has_been_compiled_is_not_compiled_again(sizes):
+    """By the first call, after this process has forgotten what it compiled."""
+    compiled = tvmfun.jit(lambda x: tnp.sinh(x) * 1.25).lower(ShapeDtype(sizes, "float32")).compile()
+    tvmfun.clear_caches()
+    with counted() as events:
+        np.testing.assert_allclose(compiled(np.ones(3, "float32")), 1.25 * np.sinh(np.ones(3)), rtol=1e-6)
+    assert events.compiles == 0
 
 
 def test_machine_code_cannot_be_traced():

@@ -115,16 +115,25 @@ class LoadedProgram:
         target: the target to compile for.
         donated: the indices of the leaves whose buffers may be overwritten.
         device: a device of the target's kind; None for the first one.
+        executable: the Program compiled, if it has been.
     """
 
-    def __init__(self, program: Program, target: Target, donated: Sequence[int] = (), device: Any = None) -> None:
+    def __init__(
+        self,
+        program: Program,
+        target: Target,
+        donated: Sequence[int] = (),
+        device: Any = None,
+        executable: cache.Executable | None = None,
+    ) -> None:
         if targets.is_cpu(target):
             targets.check_runs_here(program.name, target)
         self.program = program
         self.donated = donated
         self.pick_donated = items_at(donated)
         self.target = target
-        executable = cache.compile_program(program, target, input_positions(program, donated))
+        if executable is None:
+            executable = cache.compile_program(program, target, input_positions(program, donated))
         is_other = device is not None and device.dlpack_device_type() == executable.device.dlpack_device_type()
         self.executable = executable.at(device) if is_other else executable
         self._run: Any = self.executable

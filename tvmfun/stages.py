@@ -272,8 +272,7 @@ class Compiled(Immutable):
     @cached_property
     def _loaded(self) -> LoadedProgram:
         # Loaded at the first call, because compiling for a device does not need the device.
-        with using(self._tuning):
-            return LoadedProgram(self.program, self.target, self.donated)
+        return LoadedProgram(self.program, self.target, self.donated, executable=self.executable)
 
 
 def _compiled(program: Program, target: str, donated: Sequence[int], names: Sequence[str]) -> Compiled:

@@ -90,6 +90,17 @@ VARIABLES = {
         ),
         X * X - X,
     ),
+    "read before it is overwritten": (
+        block(
+            store(_KEPT, load(_X)),
+            store(_X, _DOUBLE),
+            store(_SECOND, load(_KEPT) * load(_KEPT)),
+            store(_X, load(_SECOND)),
+            store(_Y, load(_SECOND) - load(_KEPT)),
+            buffers=(_KEPT, _SECOND),
+        ),
+        X * X - X,
+    ),
     "in each iteration": (
         each_half(lambda i: block(store(_KEPT, half(_X, i), 0, 8), store(_Y, half(_KEPT, 0) * half(_KEPT, 0), i, 8))),
         X * X,
