@@ -33,6 +33,7 @@ from tvmfun.lower.rewrite.early_conversions import convert_early
 from tvmfun.lower.rewrite.early_gathers import gather_early
 from tvmfun.lower.rewrite.half_attention import narrow_attention
 from tvmfun.lower.rewrite.late_conversions import convert_late
+from tvmfun.lower.rewrite.leading_batches import lead_batches
 from tvmfun.lower.rewrite.loop_conversions import convert_outside_loops
 from tvmfun.lower.rewrite.loop_panels import with_panels
 from tvmfun.lower.rewrite.scatter_updates import sparse_updates
@@ -54,6 +55,7 @@ def rewritten(program: Program, target: Target) -> Program:
         program = compare_with_extrema(program)
         program = sink_updates(program)
         program = split_products(program, target)
+        program = lead_batches(program)
         program = with_panels(program, target)
     else:
         program = narrow_attention(program)
