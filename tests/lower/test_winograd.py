@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import jax
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import jit
+from tvmfun.lower.tir.micro_kernels.products import TileProduct
 from tvmfun.ops.conv import conv, conv_kernel_gradient
 
 LAYOUT = ("NHWC", "HWIO", "NHWC")
@@ -271,3 +274,13 @@ def test_a_block_of_a_gradient_fits_the_cache_of_an_unknown_processor(mcpu):
     shapes = [tvmfun.ShapeDtype(shape, "float32") for shape in ((64, 26, 26, 32), (64, 24, 24, 64))]
     gradient = lambda x, g: kernel_gradient(x, g, ((0, 0), (0, 0)))
     assert rules(gradient, *shapes, target=target) == {"winograd"}
+
+
+@pytest.mark.parametrize("channels,steps", [(64, 0), (512, 64)], ids=["in L2", "beyond L2"])
+def test_large_kernels_are_fetched_before_they_are_read(channels, steps):
+    """Panels of 64 x 64 x 16 elements stay in an L2 cache of 1 MiB, and those of 512 x 512 x 16 do not."""
+    target = {"kind": "llvm", "mcpu": "znver5", "mtriple": "x86_64-linux-gnu", "num-cores": 2}
+    x, w = (tvmfun.ShapeDtype(x.shape, "float32") for x in operands(32, 4, 4, channels, channels))
+    text = tvmfun.jit(convolve, target=target).lower(x, w).compile().as_text()
+    names = re.findall(r"tvmfun\.micro\.product\.([^\"]+)", text)
+    assert {TileProduct.of_name(name.split(".")).ahead for name in names} == {steps}

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from tvmfun.lower.schedule.cpu.contraction_loops import ContractionLoops, Panel
 
 # The prefetcher of the first cache does not keep up with a panel in the second one, so its rows are fetched so many
-# steps before they are read, if it takes more than this share of the first.
-_STEPS_AHEAD, _SHARE_OF_PANEL = 8, 3 / 4
+# steps before they are read, if it takes more than this share of the first; and earlier in panels that were packed
+# before and that the second cache does not hold.
+_STEPS_AHEAD, _FAR_STEPS_AHEAD, _SHARE_OF_PANEL = 8, 64, 3 / 4
 # Of up to so many terms, an epilogue takes up to a tenth less time on sums in registers than on the stack. That matters
 # for more multiplications, a tenth of a millisecond, than compiling does.
 _FEW_TERMS, _SHORT_PRODUCT = 96, 1 << 22
@@ -167,10 +168,18 @@ class ProductTile(Tile):
         self.right = _right(loops, own, packed)
         self.count = inner[0].bound(env) * steps.scale.numerator // steps.scale.denominator if inner else 1
         is_far = volume(inner) * loops.tiling.columns * self.bits // 8 > _SHARE_OF_PANEL * loops.machine.cache_bytes(1)
-        self.ahead = _STEPS_AHEAD if is_far else 0
+        self.ahead = (
+            (_FAR_STEPS_AHEAD if packed is None and self._reads_far_panels() else _STEPS_AHEAD) if is_far else 0
+        )
         rows_ahead = loops.rows_ahead(env, rows)
         self.fetched_rows = 0 if rows_ahead is None else rows_ahead.count
         self.fetched = 0 if rows_ahead is None else rows_ahead.first * steps.left_row
+
+    def _reads_far_panels(self) -> bool:
+        """Whether the right factor is panels that were packed before, as a kernel by Winograd, and larger than L2."""
+        source, loops = self.right.source, self.loops
+        is_panel = self.steps.terms[-1].right == loops.tiling.columns
+        return is_panel and build.is_static(source) and build.nbytes(source) > loops.machine.cache_bytes(2)
 
     def to_memory(self, count: Size | Expr = 1, following: Next | None = None) -> Stmt:
         """Stores the sums to the output, or adds them to those of earlier blocks there, for so many tiles."""
