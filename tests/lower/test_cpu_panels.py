@@ -156,8 +156,14 @@ def test_streamed_operands_of_several_axes(small_caches, cores):
 
 @pytest.fixture
 def deep_panels(monkeypatch):
-    """Panels that fit L2, as on processors that prefer these; all products are large."""
-    for name in ("grouped_panels._LITTLE_WORK", "contraction._PACKED_WORK", "contraction._NEAR_SHARE"):
+    """Panels that fit L2, which is as large as on processors that prefer these; all products are large."""
+    small = (
+        "grouped_panels._LITTLE_WORK",
+        "contraction._PACKED_WORK",
+        "contraction._NEAR_SHARE",
+        "contraction.LARGE_BYTES",
+    )
+    for name in small:
         monkeypatch.setattr(f"tvmfun.lower.schedule.cpu.{name}", 0)
     with using(Settings(panel_level=2)):
         yield

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from support.te_kernels import matmul
+from support.te_kernels import matmul, placeholder
 from tvm import te
 from tvm.target import Target
 
@@ -79,6 +79,16 @@ def test_panels_are_packed_for_many_rows(mcpu, m, n, unpacked, tile):
 )
 def test_few_strided_terms_in_l2_are_read_where_they_are(mcpu, m, n, k, packs):
     (stage,), _ = parse(te.create_prim_func(list(matmul(m, n, k, "tn")[0])))
+    assert plan(match(stage), _processor(mcpu)).packs_rows == packs
+
+
+@pytest.mark.parametrize("mcpu,packs", [("znver5", False), ("graniterapids", True), ("znver3", True)])
+def test_strided_terms_of_images_are_read_where_they_are(mcpu, packs):
+    """Terms are images and their pixels, of which every other one is read; unless L2 is large or panels are narrow."""
+    x, g = placeholder((32, 16, 16, 128), name="x"), placeholder((32, 8, 8, 256), name="g")
+    n, i, j = (te.reduce_axis((0, size), name) for name, size in zip("nij", (32, 8, 8), strict=True))
+    term = lambda c, f: te.sum(x[n, 2 * i, 2 * j, c] * g[n, i, j, f], axis=[n, i, j])
+    (stage,), _ = parse(te.create_prim_func([x, g, te.compute((128, 256), term, "w")]))
     assert plan(match(stage), _processor(mcpu)).packs_rows == packs
 
 

@@ -25,43 +25,58 @@ class _Part(NamedTuple):
 
 def keep_vectors(body: Stmt) -> Stmt:
     """Returns the statement with variables instead of buffers of floats of which each vector is stored once."""
-    return rewrite(body, (tirx.SeqStmt, _with_variables)) if find(body, AllocBuffer) else body
+    private = [stmt.buffer for stmt in find(body, AllocBuffer) if str(stmt.buffer.dtype).startswith("float")]
+    accesses = [*find(body, ir.TensorLoad), *find(body, BufferStore)] if private else []
+    # Elements at other indices, also those whose addresses are taken, have to be in memory.
+    fixed = {_buffer_of(access) for access in accesses if _part(access.indices) is None}
+    found = {buffer for buffer in private if buffer not in fixed}
+    return rewrite(body, (tirx.SeqStmt, lambda block: _with_variables(block, found))) if found else body
 
 
-def _with_variables(block: tirx.SeqStmt) -> Stmt:
-    """The statements of a block with variables instead of the buffers that are allocated there, where that is right."""
-    statements = list(block.seq)
-    for allocation in [stmt for stmt in statements if isinstance(stmt, AllocBuffer)]:
-        statements = _without(allocation, statements) or statements
-    if len(statements) == len(block.seq):
+def _buffer_of(access: ir.TensorLoad | BufferStore) -> Buffer:
+    return access.buffer if isinstance(access, BufferStore) else access.source
+
+
+def _with_variables(block: tirx.SeqStmt, found: set[Buffer]) -> Stmt:
+    """The statements of a block with variables instead of those buffers that it allocates, where that is right."""
+    before = list(block.seq)
+    allocations = [stmt for stmt in before if isinstance(stmt, AllocBuffer) and stmt.buffer in found]
+    if not allocations:
         return block
-    return statements[0] if len(statements) == 1 else tirx.SeqStmt(statements)
+    # Each statement with the buffers that it reads or writes.
+    uses = [{_buffer_of(access) for kind in (ir.TensorLoad, BufferStore) for access in find(s, kind)} for s in before]
+    statements = list(zip(before, uses, strict=True))
+    for allocation in allocations:
+        statements = _without(allocation, statements) or statements
+    if len(statements) == len(before):
+        return block
+    return statements[0][0] if len(statements) == 1 else tirx.SeqStmt([stmt for stmt, _ in statements])
 
 
-def _without(allocation: AllocBuffer, statements: Sequence[Stmt]) -> list[Stmt] | None:
+def _without(
+    allocation: AllocBuffer, statements: Sequence[tuple[Stmt, set[Buffer]]]
+) -> list[tuple[Stmt, set[Buffer]]] | None:
     """The statements of a block without a buffer, or None if it has to be in memory."""
     buffer = allocation.buffer
-    if not str(buffer.dtype).startswith("float"):
-        return None
     known: dict[_Part, ir.Var] = {}
-    result: list[Stmt] = []
-    for stmt in statements:
+    result: list[tuple[Stmt, set[Buffer]]] = []
+    for stmt, uses in statements:
         if stmt.same_as(allocation):
             continue
-        loads = [load for load in find(stmt, ir.TensorLoad) if load.source.same_as(buffer)]
-        values = [_value(load, known) for load in loads]
-        if any(value is None for value in values):
-            return None
-        stores = [store for store in find(stmt, BufferStore) if store.buffer.same_as(buffer)]
-        if stores and (part := _new_part(stmt, buffer, known)) is None:
-            return None
-        if loads:
-            of_load = lambda load: _value(load, known) if load.source.same_as(buffer) else load
-            stmt = rewrite(stmt, (ir.TensorLoad, of_load))
-        if stores:
-            known[part] = ir.Var(buffer.name, stmt.value.ty)
-            stmt = tirx.Bind(known[part], stmt.value)
-        result.append(stmt)
+        if buffer in uses:
+            loads = [load for load in find(stmt, ir.TensorLoad) if load.source.same_as(buffer)]
+            if any(_value(load, known) is None for load in loads):
+                return None
+            stores = any(store.buffer.same_as(buffer) for store in find(stmt, BufferStore))
+            if stores and (part := _new_part(stmt, buffer, known)) is None:
+                return None
+            if loads:
+                of_load = lambda load: _value(load, known) if load.source.same_as(buffer) else load
+                stmt = rewrite(stmt, (ir.TensorLoad, of_load))
+            if stores:
+                known[part] = ir.Var(buffer.name, stmt.value.ty)
+                stmt = tirx.Bind(known[part], stmt.value)
+        result.append((stmt, uses))
     return result
 
 

@@ -245,15 +245,19 @@ def _gains_by_packing_rows(contraction: Contraction, is_converted: bool, machine
 
 
 def _stays_near(contraction: Contraction, machine: Machine) -> bool:
-    """Whether L2 holds a left operand of few terms, so that it is read as fast where it is.
+    """Whether a left operand with strided terms is read as fast where it is.
 
-    Narrow panels are so many that it would be read too often.
+    So it is if L2 holds it and there are few terms. In images, of which terms are pixels, transposing takes longer than
+    it saves unless L2 is large. Narrow panels are so many that the operand would be read too often.
     """
-    left = contraction.left
-    if machine.registers < MANY_REGISTERS or volume(contraction.stage.reduce) > _STRIDED_TERMS:
+    left, terms = contraction.left, contraction.stage.reduce
+    if machine.registers < MANY_REGISTERS:
         return False
+    if len(terms) > 1 and machine.cache_bytes(2) < LARGE_BYTES:
+        return True
     is_sized = isinstance(left, ir.TensorLoad) and build.is_static(left.source)
-    return is_sized and build.nbytes(left.source) <= _NEAR_SHARE * machine.cache_bytes(2)
+    is_short = dims.always_le(volume(terms), _STRIDED_TERMS)
+    return is_short and is_sized and build.nbytes(left.source) <= _NEAR_SHARE * machine.cache_bytes(2)
 
 
 def _gains_by_long_rows(contraction: Contraction) -> bool:
