@@ -112,10 +112,10 @@ def test_a_vector_calls_libm_only_for_lanes_that_need_it():
     cpu = targets.resolve({"kind": "llvm", "mcpu": "x86-64-v4", "num-cores": 1})
     module = pipeline.scheduled_module(program, cpu)
     (text,) = (f.script() for name, f in module.functions.items() if name.name_hint != "main")
-    assert "fmodf" not in text and '"tvmfun.micro.math.fmod.32.8.2"' in text
-    definition = VectorFunction("fmod", 32, 8, 2).definition()
+    assert "fmodf" not in text and '"tvmfun.micro.math.fmod.32.16.2"' in text
+    definition = VectorFunction("fmod", 32, 16, 2).definition()
     assert definition.count("call float @fmodf") == 1 and "br i1 %any, label %lane, label %end" in definition
-    assert "declare float @fmodf(float, float)" in definition and "@llvm.fma.v8f32(" in definition
+    assert "declare float @fmodf(float, float)" in definition and "@llvm.fma.v16f32(" in definition
 
 
 def test_a_remainder_of_floats_is_computed_once_and_one_of_integers_where_it_is_read():

@@ -26,7 +26,7 @@ UNARY: dict[str, tuple[Callable[..., Any], Callable[..., Any], float, float]] = 
     "cbrt": (tnp.cbrt, np.cbrt, 2, 4),
     "cosh": (tnp.cosh, np.cosh, 2, 2),
     "exp2": (tnp.exp2, np.exp2, 1, 1),
-    "log2": (tnp.log2, np.log2, 1, 2),
+    "log2": (tnp.log2, np.log2, 1.5, 2),
     "log10": (tnp.log10, np.log10, 2, 2),
     "sinh": (tnp.sinh, np.sinh, 2, 3),
     "tan": (tnp.tan, np.tan, 2, 2),
