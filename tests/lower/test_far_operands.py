@@ -31,6 +31,7 @@ def kinds(request, monkeypatch):
     original = emit.loops_of
     monkeypatch.setattr(emit, "loops_of", loops_of)
     monkeypatch.setattr("tvmfun.lower.schedule.cpu.grouped_panels._LITTLE_WORK", 0)
+    monkeypatch.setattr("tvmfun.lower.schedule.cpu.contraction.LARGE_BYTES", CACHES[2])
     monkeypatch.setattr(machine, "_machine", machine._machine.__wrapped__)
     monkeypatch.setattr(machine.Machine, "cache_bytes", lambda self, level: CACHES[level])
     with using(Settings(panel_level=2, serial_work=request.param)):

@@ -35,7 +35,7 @@ def _gather(x: np.ndarray, indices: np.ndarray, mode: str, batch: int = 0) -> np
         if 0 in sizes:
             return np.zeros((*indices.shape[:-1], *x.shape[len(sizes) :]), x.dtype)
         held = np.minimum(np.maximum(at, 0), sizes - 1).astype(np.int64)
-        # Without an index, each place has the whole array.
+        # Indices without components read the whole array.
         found = x[tuple(np.moveaxis(held, -1, 0))] if len(sizes) else np.broadcast_to(x, (*at.shape[:-1], *x.shape))
         if mode != "fill":
             return found

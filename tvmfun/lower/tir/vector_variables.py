@@ -108,8 +108,9 @@ def _value(load: ir.TensorLoad, known: dict[_Part, ir.Var]) -> Expr | None:
         return known[part]
     end = part.begin + part.size
     inside = sorted(old for old in known if part.begin < old.begin + old.size and old.begin < end)
-    lanes = {old.begin + k: place for place, (old, k) in enumerate((old, k) for old in inside for k in range(old.size))}
-    wanted = [lanes.get(k) for k in range(part.begin, end)]
-    if any(place is None for place in wanted):
+    # The lanes of all these variables, by the index of the element.
+    lanes = {index: lane for lane, index in enumerate(old.begin + k for old in inside for k in range(old.size))}
+    wanted = [lanes.get(index) for index in range(part.begin, end)]
+    if any(lane is None for lane in wanted):
         return None
-    return tirx.Shuffle([known[old] for old in inside], [tirx.const(place, "int32") for place in wanted])
+    return tirx.Shuffle([known[old] for old in inside], [tirx.const(lane, "int32") for lane in wanted])
