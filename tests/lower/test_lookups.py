@@ -27,7 +27,7 @@ def kernel(columns, value):
 
 
 def lookups(tensors):
-    """What is bound before each row in the scheduled kernel, and how often a number of a row is read."""
+    """The indices that the scheduled kernel binds before each row, and how often it reads a number of a row."""
     text = str(schedule(te.create_prim_func(list(tensors)), host()))
     return re.findall(r"row\w*: T\.let\[T\.int32\] = (.*)", text), text.count("rows[")
 

@@ -100,7 +100,7 @@ def _part(indices: Sequence[Expr]) -> _Part | None:
 
 
 def _value(load: ir.TensorLoad, known: dict[_Part, ir.Var]) -> Expr | None:
-    """What is loaded, in terms of the variables; None if not all of it has been stored."""
+    """The loaded vector in terms of the variables; None if not all of it has been stored."""
     part = _part(load.indices)
     if part is None:
         return None

@@ -38,7 +38,7 @@ def with_lookups(stages: Sequence[Stage], inner: Sequence[Axis]) -> tuple[list[S
 
 def _with_variables(stage: Stage, stages: Sequence[Stage], axes: int, lookups: list[Lookup]) -> Stage:
     """The map with variables, which are added to ``lookups``."""
-    # What is behind a condition may not be read without it.
+    # Reads behind a condition may be out of bounds without it.
     if any(map(build.is_choice, find(stage.value, ir.Call))):
         return stage
     along = [axis.var for axis in stage.space[-axes:]]
