@@ -9,7 +9,7 @@ os.environ.setdefault("TVM_NUM_THREADS", "2")
 
 import numpy as np
 import pytest
-from support.te_kernels import HOST, check, matmul, placeholder, random, wide
+from support.te_kernels import HOST, check, matmul, placeholder, processor_of, random, wide
 from tvm import te
 from tvm.target import Target
 
@@ -33,11 +33,6 @@ def small_caches(monkeypatch):
     # Settings that are derived from these sizes are for these tests only.
     monkeypatch.setattr(machine, "_machine", machine._machine.__wrapped__)
     monkeypatch.setattr(machine.Machine, "cache_bytes", lambda self, level: sizes[level])
-
-
-def _processor(mcpu):
-    """A processor with two cores by LLVM's name, with the caches that are known of it, whatever is set for this one."""
-    return machine._machine.__wrapped__(str(Target({"kind": "llvm", "mcpu": mcpu, "num-cores": 2})), False, None)
 
 
 def _blocks_of_rows(tensors, cores):
@@ -124,7 +119,7 @@ def test_rows_that_need_no_blocks(small_caches, m, n, k, layout):
 def test_panels_of_few_rows_are_packed_once(m, n, k, panels_first, blocks):
     tensors, inputs, reference = matmul(m, n, k, "nn")
     (stage,), _ = parse(te.create_prim_func(list(tensors)))
-    processor = _processor("rocketlake")
+    processor = processor_of("rocketlake")
     contraction = match(stage)
     loops = ContractionLoops(contraction, plan(contraction, processor), 0, 16, processor)
     assert (loops.taken[0] is loops.panels) == panels_first
@@ -279,7 +274,7 @@ def test_strips_of_panels_for_transposed_rows(deep_panels, m, n, k, cores, strip
 )
 def test_panels_are_packed_for_many_rows_of_a_task(packed, m, n, cores, blocks):
     (stage,), _ = parse(te.create_prim_func(list(matmul(m, n, 512)[0])))
-    processor = replace(_processor("znver5"), cores=cores)
+    processor = replace(processor_of("znver5"), cores=cores)
     assert loops_of(match(stage), 0, processor, 8 * cores).blocks.extent == blocks
 
 
@@ -296,7 +291,7 @@ def test_narrower_panels_are_transposed(packed, cores, columns, m, k):
 def test_blocks_of_packed_rows_are_as_many_for_each_thread(mcpu, m, blocks):
     """Of rows that L2 cannot hold, threads have equally many blocks, although fewer would do."""
     (stage,), _ = parse(te.create_prim_func(list(matmul(m, 512, 2048, "tn")[0])))
-    assert loops_of(match(stage), 0, _processor(mcpu), 16).blocks.extent == blocks
+    assert loops_of(match(stage), 0, processor_of(mcpu), 16).blocks.extent == blocks
 
 
 @pytest.mark.parametrize("cores", [1, 2])
@@ -382,7 +377,7 @@ def test_rows_are_fetched_before_they_are_read(deep_panels, cores, m, n, k, layo
 )
 def test_rows_that_are_not_fetched_before(deep_panels, m, n, k):
     (stage,), _ = parse(te.create_prim_func(list(matmul(m, n, k)[0])))
-    assert loops_of(match(stage), 0, _processor("graniterapids"), 16).line is None
+    assert loops_of(match(stage), 0, processor_of("graniterapids"), 16).line is None
 
 
 @pytest.mark.parametrize(
@@ -400,7 +395,7 @@ def test_no_thread_has_more_panels_because_of_groups(deep_panels, packed, panels
 
 def test_each_block_of_transposed_rows_fits_l2(deep_panels):
     (stage,), _ = parse(te.create_prim_func(list(matmul(8192, 384, 2048, "tn")[0])))
-    loops = loops_of(match(stage), 0, _processor("graniterapids"), 16)
+    loops = loops_of(match(stage), 0, processor_of("graniterapids"), 16)
     assert loops.tiling.packs_rows and math.prod(map(int, loops.packed_rows.shape)) * 4 <= (1 << 20) + (80 << 10)
     assert loops.blocks.extent * loops.per_block * 6 >= 8192 - 5
 
@@ -418,7 +413,7 @@ def test_each_block_of_transposed_rows_fits_l2(deep_panels):
 )
 def test_other_rows_are_not_transposed(deep_panels, m, n, k, layout):
     (stage,), _ = parse(te.create_prim_func(list(matmul(m, n, k, layout)[0])))
-    tiling = plan(match(stage), _processor("graniterapids"))
+    tiling = plan(match(stage), processor_of("graniterapids"))
     assert not tiling.packs_rows
     # Without a copy, the lines of so many terms stay in L1.
     assert n != 15 or math.prod(axis.extent for axis in tiling.inner) <= 128
@@ -447,7 +442,7 @@ def test_other_right_operands_are_not_streamed(small_caches, m, n, k, layout):
 )
 def test_deep_panels_are_packed_of_near_rows_too(mcpu, n, reuse, packs):
     (stage,), _ = parse(te.create_prim_func(list(matmul(1024, n, 2048)[0])))
-    processor = _processor(mcpu)
+    processor = processor_of(mcpu)
     assert loops_of(match(stage), 0, processor, 16).wants_packing(reuse) == packs
 
 

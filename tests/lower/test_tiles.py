@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from support.te_kernels import matmul, placeholder
+from support.te_kernels import matmul, placeholder, processor_of
 from tvm import te
 from tvm.target import Target
 
@@ -11,12 +11,6 @@ from tvmfun.lower import machine
 from tvmfun.lower.schedule.cpu.contraction import match, plan
 from tvmfun.lower.schedule.cpu.rules import _prepare
 from tvmfun.lower.schedule.stages import parse
-
-
-def _processor(mcpu):
-    """A processor with two cores by LLVM's name, with the caches that are known of it, whatever is set for this one."""
-    return machine._machine.__wrapped__(str(Target({"kind": "llvm", "mcpu": mcpu, "num-cores": 2})), False, None)
-
 
 #: Rows and columns of the register tile of a product of 1024 x 1024 float32, and terms of a panel, by LLVM's name.
 TILES = {
@@ -63,7 +57,7 @@ def test_tiles_fit_registers_and_caches(mcpu):
 )
 def test_panels_are_packed_for_many_rows(mcpu, m, n, unpacked, tile):
     (stage,), _ = parse(te.create_prim_func(list(matmul(m, n, 100)[0])))
-    tiling = plan(match(stage), _processor(mcpu))
+    tiling = plan(match(stage), processor_of(mcpu))
     assert (tiling.unpacked, (tiling.rows, tiling.columns)) == (unpacked, tile)
 
 
@@ -79,7 +73,7 @@ def test_panels_are_packed_for_many_rows(mcpu, m, n, unpacked, tile):
 )
 def test_few_strided_terms_in_l2_are_read_where_they_are(mcpu, m, n, k, packs):
     (stage,), _ = parse(te.create_prim_func(list(matmul(m, n, k, "tn")[0])))
-    assert plan(match(stage), _processor(mcpu)).packs_rows == packs
+    assert plan(match(stage), processor_of(mcpu)).packs_rows == packs
 
 
 @pytest.mark.parametrize("mcpu,packs", [("znver5", False), ("graniterapids", True), ("znver3", True)])
@@ -89,7 +83,7 @@ def test_strided_terms_of_images_are_read_where_they_are(mcpu, packs):
     n, i, j = (te.reduce_axis((0, size), name) for name, size in zip("nij", (32, 8, 8), strict=True))
     term = lambda c, f: te.sum(x[n, 2 * i, 2 * j, c] * g[n, i, j, f], axis=[n, i, j])
     (stage,), _ = parse(te.create_prim_func([x, g, te.compute((128, 256), term, "w")]))
-    assert plan(match(stage), _processor(mcpu)).packs_rows == packs
+    assert plan(match(stage), processor_of(mcpu)).packs_rows == packs
 
 
 @pytest.mark.parametrize(
@@ -103,14 +97,14 @@ def test_strided_terms_of_images_are_read_where_they_are(mcpu, packs):
 )
 def test_tiles_are_narrow_where_l1_holds_their_columns(mcpu, m, n, k, tile):
     (stage,), _ = parse(te.create_prim_func(list(matmul(m, n, k)[0])))
-    tiling = plan(match(stage), _processor(mcpu))
+    tiling = plan(match(stage), processor_of(mcpu))
     assert tiling.unpacked and (tiling.rows, tiling.columns) == tile
 
 
 @pytest.mark.parametrize("m,n,unpacked", [(15, 1000, True), (16, 1000, False), (16, 256, True)])
 def test_narrow_tiles_pack_panels_for_fewer_rows(m, n, unpacked):
     (stage,), _ = parse(te.create_prim_func(list(matmul(m, n, 100)[0])))
-    tiling = plan(match(stage), _processor("znver3"))
+    tiling = plan(match(stage), processor_of("znver3"))
     assert tiling.unpacked == unpacked and tiling.columns == 16
 
 
@@ -118,7 +112,7 @@ def test_narrow_tiles_pack_panels_for_fewer_rows(m, n, unpacked):
 def test_small_matrices_are_not_packed(m, n, unpacked):
     """Half a megabyte of near rows, for a left operand that fits L2."""
     (stage,), _ = parse(te.create_prim_func(list(matmul(m, n, 500)[0])))
-    assert plan(match(stage), _processor("graniterapids")).unpacked == unpacked
+    assert plan(match(stage), processor_of("graniterapids")).unpacked == unpacked
 
 
 @pytest.mark.parametrize(
@@ -128,14 +122,14 @@ def test_small_matrices_are_not_packed(m, n, unpacked):
 )
 def test_long_sums_in_few_tiles_are_cut(m, n, k, stages):
     (stage,), temps = parse(te.create_prim_func(list(matmul(m, n, k)[0])))
-    prepared, _ = _prepare([stage], temps, _processor("graniterapids"))
+    prepared, _ = _prepare([stage], temps, processor_of("graniterapids"))
     assert len(prepared) == stages
 
 
 @pytest.mark.parametrize("columns", [48, 96, 160, 302, 330])
 @pytest.mark.parametrize("mcpu", ["rocketlake", "graniterapids"])
 def test_panels_have_nearly_equal_widths(mcpu, columns):
-    processor = _processor(mcpu)
+    processor = processor_of(mcpu)
     (stage,), _ = parse(te.create_prim_func(list(matmul(192, columns, 32)[0])))
     tiling = plan(match(stage), processor)
     vectors, panels = -(-columns // tiling.lanes), -(-columns // tiling.columns)

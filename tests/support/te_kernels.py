@@ -7,6 +7,7 @@ import numpy as np
 import tvm
 from tvm import ir, te, tirx
 
+from tvmfun.lower import machine
 from tvmfun.lower.codegen import native
 from tvmfun.lower.schedule.cpu.rules import RULE, schedule
 
@@ -44,6 +45,13 @@ def compile_te(tensors, target=HOST):
     """Schedule and build the function of `tensors`, inputs first; returns its rule and a call."""
     func = schedule(te.create_prim_func(list(tensors)), target)
     return func.attrs[RULE], build(func, target)
+
+
+def processor_of(mcpu):
+    """A processor with two cores by LLVM's name, with the caches that are known of it, whatever is set for this one."""
+    return machine._machine.__wrapped__(
+        str(tvm.target.Target({"kind": "llvm", "mcpu": mcpu, "num-cores": 2})), False, None
+    )
 
 
 def build(func, target=HOST):

@@ -250,14 +250,19 @@ def _stays_near(contraction: Contraction, machine: Machine) -> bool:
     So it is if L2 holds it and there are few terms. In images, of which terms are pixels, transposing takes longer than
     it saves unless L2 is large. Narrow panels are so many that the operand would be read too often.
     """
-    left, terms = contraction.left, contraction.stage.reduce
+    nbytes, terms = _left_bytes(contraction), contraction.stage.reduce
     if machine.registers < MANY_REGISTERS:
         return False
     if len(terms) > 1 and machine.cache_bytes(2) < LARGE_BYTES:
         return True
-    is_sized = isinstance(left, ir.TensorLoad) and build.is_static(left.source)
     is_short = dims.always_le(volume(terms), _STRIDED_TERMS)
-    return is_short and is_sized and build.nbytes(left.source) <= _NEAR_SHARE * machine.cache_bytes(2)
+    return is_short and nbytes is not None and nbytes <= _NEAR_SHARE * machine.cache_bytes(2)
+
+
+def _left_bytes(contraction: Contraction) -> int | None:
+    """The bytes of the array that is the left operand; None if it is computed, or of a dynamic size."""
+    left = contraction.left
+    return build.nbytes(left.source) if isinstance(left, ir.TensorLoad) and build.is_static(left.source) else None
 
 
 def _gains_by_long_rows(contraction: Contraction) -> bool:
@@ -273,11 +278,11 @@ def _is_read_in_place(contraction: Contraction, machine: Machine) -> bool:
 
     A left operand that L2 does not hold is fetched while panels go by.
     """
-    left, right = contraction.left, contraction.right
+    right = contraction.right
     if contraction.dot is not None or str(right.ty) != accumulator(contraction.stage.dtype):
         return False
-    is_sized = isinstance(left, ir.TensorLoad) and build.is_static(left.source)
-    if is_sized and build.nbytes(left.source) > machine.cache_bytes(2):
+    nbytes = _left_bytes(contraction)
+    if nbytes is not None and nbytes > machine.cache_bytes(2):
         return False
     distance = bytes_between_rows(contraction)
     if distance is None or not _has_contiguous_rows(contraction):

@@ -167,19 +167,21 @@ class ProductTile(Tile):
         own = self.first if packed is None else {**start, loops.column.var: build.index(loops.column, 0)}
         self.right = _right(loops, own, packed)
         self.count = inner[0].bound(env) * steps.scale.numerator // steps.scale.denominator if inner else 1
-        is_far = volume(inner) * loops.tiling.columns * self.bits // 8 > _SHARE_OF_PANEL * loops.machine.cache_bytes(1)
-        self.ahead = (
-            (_FAR_STEPS_AHEAD if packed is None and self._reads_far_panels() else _STEPS_AHEAD) if is_far else 0
-        )
+        self.ahead = self._steps_ahead(packed)
         rows_ahead = loops.rows_ahead(env, rows)
         self.fetched_rows = 0 if rows_ahead is None else rows_ahead.count
         self.fetched = 0 if rows_ahead is None else rows_ahead.first * steps.left_row
 
-    def _reads_far_panels(self) -> bool:
-        """Whether the right factor is panels that were packed before, as a kernel by Winograd, and larger than L2."""
-        source, loops = self.right.source, self.loops
-        is_panel = self.steps.terms[-1].right == loops.tiling.columns
-        return is_panel and build.is_static(source) and build.nbytes(source) > loops.machine.cache_bytes(2)
+    def _steps_ahead(self, packed: Buffer | None) -> int:
+        """The steps by which rows of the right factor are fetched before they are read."""
+        loops, source = self.loops, self.right.source
+        nbytes = volume(loops.tiling.inner) * loops.tiling.columns * self.bits // 8
+        if nbytes <= _SHARE_OF_PANEL * loops.machine.cache_bytes(1):
+            return 0
+        # As in a kernel that was transformed by Winograd's algorithm.
+        is_packed_before = packed is None and self.steps.terms[-1].right == loops.tiling.columns
+        is_large = build.is_static(source) and build.nbytes(source) > loops.machine.cache_bytes(2)
+        return _FAR_STEPS_AHEAD if is_packed_before and is_large else _STEPS_AHEAD
 
     def to_memory(self, count: Size | Expr = 1, following: Next | None = None) -> Stmt:
         """Stores the sums to the output, or adds them to those of earlier blocks there, for so many tiles."""
