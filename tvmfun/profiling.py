@@ -22,7 +22,7 @@ from tvmfun.core.inline import inlined
 from tvmfun.core.program import Program
 from tvmfun.core.trace import trace
 from tvmfun.lower import pipeline
-from tvmfun.lower.codegen.native import TIMESPEC_BYTES
+from tvmfun.lower.codegen.main_function import TIMESPEC_BYTES
 from tvmfun.lower.codegen.relax_module import Step
 from tvmfun.lower.cost_analysis import moved_by
 from tvmfun.runtime.plan import Plan

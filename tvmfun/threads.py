@@ -163,14 +163,22 @@ def loading() -> AbstractContextManager:
     return nullcontext()
 
 
+#: The functions with which :func:`bind` reads where a module's table of kernels is, and has another one write to it.
+TABLE, WRITE_ADDRESSES = "tvmfun_kernels", "tvmfun_write_addresses"
+
+
 def load(module: Any) -> None:
     """Generates the machine code of a module and its imports, bound to the shared pool of this process."""
     with pooled():
-        _load(module)
+        bind(module)
 
 
-def _load(module: Any) -> None:
+def bind(module: Any) -> None:
+    """Generates the machine code of a module and its imports, and gives it the addresses of the kernels in these."""
     with suppress(AttributeError):  # looking up any name generates the code, even a missing one
         module.get_function("main")
-    for imported in module.imports:
-        _load(imported)
+    imports = list(module.imports)
+    if imports:
+        address = module.get_function(TABLE)()
+        for imported in imports:
+            address += imported.get_function(WRITE_ADDRESSES)(address)

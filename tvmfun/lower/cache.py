@@ -161,8 +161,9 @@ def _sources_digest() -> str:
     root = Path(__file__).parents[1]
     digest = hashlib.sha256()
     for folder in ("core", "ops", "lower"):
-        for path in sorted((root / folder).rglob("*.py")):
-            digest.update(path.read_bytes())
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix in (".py", ".ll"):
+                digest.update(path.read_bytes())
     return digest.hexdigest()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,12 @@ _THROUGH_MEMORY = re.compile(
 _UNIT = re.compile(r"llvm\.dbg\.cu = !\{[^}]*\}")
 
 
-def edited(module: Any, opt_level: int | None = None, names: Mapping[str, str] | None = None) -> Any:
+def edited(
+    module: Any,
+    opt_level: int | None = None,
+    names: Mapping[str, str] | None = None,
+    edit: Callable[[str], str] | None = None,
+) -> Any:
     """Returns the LLVM module without debug information and float16 conversions, but with the micro-kernels it calls.
 
     The former, which modules that do not compute in float16 do without, take LLVM longer than a small kernel, and
@@ -43,6 +48,7 @@ def edited(module: Any, opt_level: int | None = None, names: Mapping[str, str] |
         module: the LLVM module.
         opt_level: the level at which machine code is generated, if another than that at which the module was built.
         names: new names of variables and functions.
+        edit: a further change of the text.
     """
     text = module.inspect_source("ll")
     without_conversions = _CONVERSIONS.sub("", text)
@@ -55,9 +61,21 @@ def edited(module: Any, opt_level: int | None = None, names: Mapping[str, str] |
         text = _THROUGH_MEMORY.sub(r"\1\4bitcast \2 \3 to \2\n", text)
     for old, new in (names or {}).items():
         text = text.replace(old, new)
+    return parsed(edit(text) if edit else text)
+
+
+def parsed(text: str) -> Any:
+    """Returns the LLVM module of a text."""
     with files_in_memory(1, ".ll") as (path,):
         Path(path).write_text(text)
         return tvm.get_global_func("ffi.Module.load_from_file.ll")(path, "ll")
+
+
+def without_functions(module: Any) -> str:
+    """Returns the text of an LLVM module with nothing but its target."""
+    functions, metadata = module.inspect_source("ll").split("\n!", 1)
+    target = "".join(f"{line}\n" for line in functions.splitlines() if line.startswith("target "))
+    return _without_debug_information(f"{target}\n!{metadata}")
 
 
 def _without_debug_information(text: str) -> str:

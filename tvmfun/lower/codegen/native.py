@@ -1,11 +1,11 @@
-"""Machine code for CPUs: the passes that lower kernels, LLVM modules in threads, and the native ``main``."""
+"""Machine code for CPUs: the passes that lower kernels, and LLVM modules in threads."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import tvm
@@ -16,17 +16,14 @@ from tvm.target import Target
 from tvmfun.core import dims
 from tvmfun.files import files_in_memory
 from tvmfun.lower import target as targets
+from tvmfun.lower.codegen.main_function import MainFunction, with_addresses
 from tvmfun.lower.codegen.memory_plan import Call, Store
-from tvmfun.lower.codegen.module_text import edited
+from tvmfun.lower.codegen.module_text import edited, parsed, without_functions
 from tvmfun.lower.codegen.optimizer import is_straight
 from tvmfun.lower.codegen.workspaces import Event, events, expanded, thread_count
-from tvmfun.lower.tir.build import buffer, seq
 from tvmfun.lower.tir.calling_convention import (
     NO_ALIAS,
-    Stack,
     called_functions,
-    forwarded,
-    forwarding,
     has_sizes,
     is_packed,
     packed,
@@ -36,15 +33,11 @@ from tvmfun.lower.tir.narrow_stores import protect_narrow_stores
 from tvmfun.lower.tir.quotients import protect_quotients, reveal_constants
 from tvmfun.lower.tir.vector_variables import keep_vectors
 from tvmfun.lower.tir.walk import find, rewrite
-from tvmfun.runtime.plan import Address, Size
 from tvmfun.runtime.workspaces import Allocation
-from tvmfun.threads import OWN_VARIABLES, cpu_count, loading
+from tvmfun.threads import OWN_VARIABLES, WRITE_ADDRESSES, bind, cpu_count, loading
 
 # Kernels per LLVM module, and the most that do not justify a separate module and thread if LLVM optimizes them.
 _KERNELS_OF_A_PART, _FEW_KERNELS = 12, 4
-# Up to this many steps, ``main`` is compiled together with its kernels if these are in one module.
-_FEW_STEPS = 32
-
 # Most kernels have some dozen stores, but the body of a loop has those of all its kernels.
 _FEW_STORES = 200
 
@@ -55,12 +48,6 @@ _HAS_PROTECTED_QUOTIENTS = "tvmfun.has_protected_quotients"
 _HOLDS_FORMULAS = "tvmfun.holds_formulas"
 # Rules whose kernels are products with little index arithmetic per operation.
 _PRODUCTS = ("contraction", "winograd")
-
-# The dtype and size of addresses in the table.
-_ADDRESS, _ADDRESS_BYTES = "uint64", 8
-#: Two int64: seconds and nanoseconds.
-TIMESPEC_BYTES = 16
-_MONOTONIC = getattr(time, "CLOCK_MONOTONIC", 1)
 
 
 class Kernels:
@@ -79,7 +66,7 @@ class Kernels:
         # Options for LLVM's command line are global.
         self._threads = 1 if target.attrs.get("cl-opt") else cpu_count()
         self._pool: ThreadPoolExecutor | None = None
-        self._parts: list[tuple[str, Future]] = []
+        self._parts: list[tuple[list[str], Future]] = []
         # By whether LLVM optimizes them.
         self._waiting: dict[bool, dict[ir.GlobalVar, tirx.PrimFunc]] = {False: {}, True: {}}
         self.callers: dict[ir.GlobalVar, tirx.PrimFunc] = {}
@@ -98,9 +85,8 @@ class Kernels:
 
     def _start(self, part: dict[ir.GlobalVar, tirx.PrimFunc], is_optimized: bool) -> None:
         self._pool = self._pool or ThreadPoolExecutor(self._threads)
-        self._parts.append(
-            (next(iter(part)).name_hint, self._pool.submit(_compiled, self._target, part, is_optimized, self.names))
-        )
+        compiled = self._pool.submit(_compiled, self._target, part, is_optimized, self.names)
+        self._parts.append(([name.name_hint for name in part], compiled))
 
     def only_module(self) -> tuple[dict[ir.GlobalVar, tirx.PrimFunc], bool] | None:
         """The kernels, and whether LLVM optimizes them, if they all fit one module and none calls others."""
@@ -123,7 +109,7 @@ class Kernels:
         if self._pool is None:
             return []
         with self._pool:
-            return [_Part(name, *part.result()) for name, part in self._parts]
+            return [_Part(names, *part.result()) for names, part in self._parts]
 
 
 def _few(is_optimized: bool) -> int:
@@ -133,9 +119,9 @@ def _few(is_optimized: bool) -> int:
 
 
 class _Part(NamedTuple):
-    """An LLVM module, the name of a function in it, and the workspace events of its functions."""
+    """The names of kernels, their LLVM module, and their workspace events."""
 
-    name: str
+    names: list[str]
     module: Any
     allocated: dict[str, list[Event]]
 
@@ -155,21 +141,25 @@ class NativeModule:
     def __init__(
         self, kernels: Kernels, steps: Sequence[Call | Store], slots: int, target: Target, is_timed: bool = False
     ) -> None:
-        self._target = target
         self._names_of_variables = kernels.names
         # A separate module takes LLVM some milliseconds.
-        joined = kernels.only_module() if len(steps) <= _FEW_STEPS else None
+        joined = kernels.only_module()
         parts = kernels.finish() if joined is None else []
         self._parts = [part.module for part in parts]
         functions, self._optimized = joined or (kernels.callers, kernels.optimized)
-        callers = {ir.GlobalVar("main"): _main(steps, slots, is_timed)} | functions
         # Callers contain nothing but calls, so optimizing them does not pay.
         options = {_OPT_LEVEL: 0} if joined is None else {}
-        self._target_of_callers = Target({**target.export(), **options})
+        self._target = Target({**target.export(), **options})
         # Not yet built: calls of other modules differ between a library and modules in memory.
-        self._callers, own = _lowered(target, callers, self._optimized)
-        self._names = [*(part.name for part in parts), "main"]
-        allocated = [*(part.allocated for part in parts), own]
+        self._own, own = _lowered(target, functions, self._optimized) if functions else (None, {})
+        self._main = MainFunction(
+            steps,
+            [name for part in parts for name in part.names],
+            [name.name_hint for name in functions],
+            slots if is_timed else None,
+        )
+        calls: dict[str, list[Event]] = {"main": [(step.kernel, 1) for step in steps if isinstance(step, Call)]}
+        allocated = [*(part.allocated for part in parts), own, calls]
         order = expanded({name: events for by_name in allocated for name, events in by_name.items()}, "main")
         #: The workspaces of kernels, in the order in which they are allocated and freed.
         self.allocations: tuple[Allocation, ...] = tuple(
@@ -182,13 +172,15 @@ class NativeModule:
 
     def load(self) -> Any:
         """Returns the module with ``main``; machine code for this machine is generated at once, in threads."""
-        modules = [*self._parts, self._built_callers(_with_forwarding(self._target_of_callers, self._callers))]
+        main = self._module_of_main(in_memory=True)
         for module in self._parts:
-            modules[-1].import_module(module)
+            main.import_module(module)
         if self.is_generated:
             with loading():
-                _in_threads(lambda module, name: module.get_function(name), modules, self._names)
-        return modules[-1]
+                names = [WRITE_ADDRESSES] * len(self._parts) + ["main"]
+                _in_threads(lambda module, name: module.get_function(name), [*self._parts, main], names)
+                bind(main)
+        return main
 
     def export(self, path: str) -> None:
         """Writes a shared library for TVM's runtime."""
@@ -198,13 +190,17 @@ class NativeModule:
     @contextmanager
     def object_files(self) -> Iterator[list[str]]:
         """Yields the paths of object files, with machine code that is generated in threads."""
-        modules = [*self._parts, self._built_callers(self._callers)]
+        modules = [*self._parts, self._module_of_main(in_memory=False)]
         with files_in_memory(len(modules), ".o") as files:
             _in_threads(lambda module, file: module.write_to_file(file, "o"), modules, files)
             yield files
 
-    def _built_callers(self, callers: tvm.IRModule) -> Any:
-        return _built(self._target_of_callers, callers, self._optimized, self._names_of_variables)
+    def _module_of_main(self, in_memory: bool) -> Any:
+        """The LLVM module of ``main`` and the kernels that are not in parts."""
+        with_main = partial(self._main.added_to, in_memory=in_memory)
+        if self._own is None:
+            return parsed(with_main(_empty_module(str(self._target))))
+        return _built(self._target, self._own, self._optimized, self._names_of_variables, with_main)
 
 
 def _in_threads(function: Callable, *arguments: Sequence) -> list:
@@ -225,7 +221,8 @@ def _compiled(
 ) -> tuple[Any, dict[str, list[Event]]]:
     """The LLVM module, and the workspace events of each function."""
     module, allocated = _lowered(target, functions, optimized)
-    return _built(target, module, optimized, names), allocated
+    with_table = partial(with_addresses, names=[name.name_hint for name in functions])
+    return _built(target, module, optimized, names, with_table), allocated
 
 
 def _lowered(target: Target, functions: dict, optimized: bool = True) -> tuple[tvm.IRModule, dict[str, list[Event]]]:
@@ -243,26 +240,28 @@ def _lowered(target: Target, functions: dict, optimized: bool = True) -> tuple[t
     return module, {**events(module, static, target), **events(loops, dynamic, target)}
 
 
-def _with_forwarding(target: Target, module: tvm.IRModule) -> tvm.IRModule:
-    """The lowered functions with functions that forward calls into other modules through the FFI."""
-    local = {name.name_hint for name in module.functions}
-    counts = dict(pair for function in module.functions.values() for pair in called_functions(function.body))
-    others = {ir.GlobalVar(name): forwarding(name, count) for name, count in counts.items() if name not in local}
-    if not others:
-        return module
-    functions = {
-        name: function.with_body(forwarded(function.body, local)) for name, function in module.functions.items()
-    }
-    return tvm.IRModule({**functions, **_lowered(target, others)[0].functions}, attrs=module.attrs)
-
-
-def _built(target: Target, module: tvm.IRModule, optimized: bool = True, names: Mapping[str, str] | None = None) -> Any:
-    """The LLVM module of lowered functions, with new names of variables."""
+def _built(
+    target: Target,
+    module: tvm.IRModule,
+    optimized: bool = True,
+    names: Mapping[str, str] | None = None,
+    edit: Callable[[str], str] | None = None,
+) -> Any:
+    """The LLVM module of lowered functions, with new names of variables and an edited text."""
     # A level that the user has chosen stays.
     if optimized or _OPT_LEVEL in target.attrs:
-        return edited(_llvm_module(llvm_options(target), module), names=names)
+        return edited(_llvm_module(llvm_options(target), module), names=names, edit=edit)
     built = _llvm_module(Target({**llvm_options(target).export(), _OPT_LEVEL: 0}), module)
-    return edited(built, opt_level=2, names=names)
+    return edited(built, opt_level=2, names=names, edit=edit)
+
+
+@cache
+def _empty_module(target: str) -> str:
+    """The text of an LLVM module without functions."""
+    options = llvm_options(Target(target))
+    nothing = tirx.PrimFunc([], tirx.Evaluate(tirx.IntImm("int32", 0)))
+    nothing = nothing.with_attrs({"global_symbol": "nothing", "target": options})
+    return without_functions(_llvm_module(options, tvm.IRModule({"nothing": nothing})))
 
 
 def _llvm_module(target: Target, module: tvm.IRModule) -> Any:
@@ -420,37 +419,3 @@ _LOWERING = {
     )
     for optimized, share in _SHARE.items()
 }
-
-
-def _main(steps: Sequence[Call | Store], slots: int, is_timed: bool) -> tirx.PrimFunc:
-    """The ``main`` that runs the steps, and may read a clock between them."""
-    table = tirx.decl_buffer((slots + is_timed,), _ADDRESS, name="table", data_alignment=_ADDRESS_BYTES)
-
-    def pointer(address: Address) -> tirx.Expr:
-        start = table[address.slot] if address.offset_slot is None else table[address.slot] + table[address.offset_slot]
-        return tirx.handle_add_byte_offset(tirx.reinterpret("handle", start), address.offset)
-
-    def argument(value: Address | Size) -> tirx.Expr:
-        return tirx.Cast("int64", table[value.slot]) if isinstance(value, Size) else pointer(value)
-
-    stack = Stack()
-    read_clock = lambda i: tirx.Evaluate(
-        tirx.call_extern("int32", "clock_gettime", _MONOTONIC, pointer(Address(slots, TIMESPEC_BYTES * i)))
-    )
-    body: list[tirx.Stmt] = [read_clock(0)] if is_timed else []
-    calls = 0
-    for i, step in enumerate(steps):
-        if isinstance(step, Store):
-            constant = buffer((), str(step.bits.dtype), f"constant{i}")
-            data = tirx.reinterpret(ir.PointerType(constant.ty.dtype, "global"), pointer(step.address))
-            body += [
-                tirx.DeclBuffer(constant, data=data),
-                tirx.BufferStore(constant, tirx.const(int(step.bits), constant.dtype), []),
-            ]
-        else:
-            body.append(stack.call(step.kernel, list(map(argument, step.arguments))))
-            calls += 1
-            if is_timed:
-                body.append(read_clock(calls))
-    function = tirx.PrimFunc([table], stack.around(seq(*body)))
-    return function.with_attrs({"global_symbol": "main", "s_tir": True})

@@ -1,22 +1,21 @@
 """The calling convention of compiled functions: TVM's FFI, with addresses and sizes as arguments on the caller's stack.
 
 A call names a symbol. In a library the linker resolves it. In memory, where LLVM modules are not linked, it is a
-function made by :func:`forwarding`, which looks the callee up through the FFI once.
+function of the same module that reads the callee's address from a table: see :mod:`tvmfun.lower.codegen.main_function`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from tvm import ir, tirx
 
-from tvmfun.lower.tir.walk import called, find, rewrite
+from tvmfun.lower.tir.walk import called, find
 
+#: The FFI's prefix of symbols.
+SYMBOL_PREFIX = "__tvm_ffi_"
 # Names of the FFI's C header. An argument is a structure whose last field is a number or a pointer.
-_SYMBOL_PREFIX = "__tvm_ffi_"
-# For symbols that the FFI does not export: their functions need memory after their arguments.
-_FORWARDING_PREFIX = "tvmfun_forwarding_"
 _C_PACKED_FUNC = 1
 _VALUE, _KIND = 15, 13
 _CPU = 1
@@ -48,7 +47,7 @@ class Stack:
         slots.append(tirx.tvm_struct_set(self._pointer, count, _KIND, _integer(0)))
         null = tirx.reinterpret("handle", tirx.const(0, "uint64"))
         result = tirx.handle_add_byte_offset(self._pointer, _ARGUMENT_BYTES * count)
-        status = tirx.call_extern("int32", _SYMBOL_PREFIX + name, null, self._pointer, count, result)
+        status = tirx.call_extern("int32", SYMBOL_PREFIX + name, null, self._pointer, count, result)
         throw = tirx.Evaluate(tirx.call_intrin("int32", "tirx.tvm_throw_last_error"))
         return tirx.SeqStmt([*map(tirx.Evaluate, slots), tirx.IfThenElse(status != 0, throw, None)])
 
@@ -65,9 +64,9 @@ def called_functions(value: tirx.Stmt | tirx.Expr) -> list[tuple[str, int]]:
     calls = [call for call in find(value, ir.Call) if called(call) == "tirx.call_extern"]
     symbols = [(str(call.args[0].value), call) for call in calls]
     return [
-        (symbol.removeprefix(_SYMBOL_PREFIX), int(call.args[3]))
+        (symbol.removeprefix(SYMBOL_PREFIX), int(call.args[3]))
         for symbol, call in symbols
-        if symbol.startswith(_SYMBOL_PREFIX)
+        if symbol.startswith(SYMBOL_PREFIX)
     ]
 
 
@@ -100,30 +99,7 @@ def packed(function: tirx.PrimFunc) -> tirx.PrimFunc:
     for declared in buffers:
         alignment = _integer(declared.buffer.ty.data_alignment)
         body = tirx.AttrStmt(declared.buffer, "storage_alignment", alignment, body)
-    return _function(_SYMBOL_PREFIX + name, parameters, body, function.attrs)
-
-
-def forwarding(name: str, count: int) -> tirx.PrimFunc:
-    """A function that calls one of another module, with ``count`` arguments."""
-    parameters = _parameters()
-    call = tirx.Evaluate(tirx.call_packed_lowered(name, parameters[1], 0, count))
-    body = tirx.SeqStmt([call, tirx.Return(_integer(0))])
-    return _function(_FORWARDING_PREFIX + name, parameters, body, None)
-
-
-def forwarded(body: tirx.Stmt, local: Container[str]) -> tirx.Stmt:
-    """A lowered body whose calls of functions outside of ``local`` go through :func:`forwarding`."""
-
-    def forward(call: ir.Call) -> ir.Call:
-        if called(call) != "tirx.call_extern":
-            return call
-        symbol, *arguments = call.args
-        name = str(symbol.value).removeprefix(_SYMBOL_PREFIX)
-        if name == symbol.value or name in local:
-            return call
-        return tirx.call_extern("int32", _FORWARDING_PREFIX + name, *arguments)
-
-    return rewrite(body, (ir.Call, forward))
+    return _function(SYMBOL_PREFIX + name, parameters, body, function.attrs)
 
 
 def has_sizes(function: tirx.PrimFunc) -> bool:

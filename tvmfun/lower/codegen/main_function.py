@@ -1,0 +1,201 @@
+"""``main`` in LLVM's language: the loop of ``main.ll`` over the steps of a Program, and a table of its kernels.
+
+As instructions, the steps of a large Program take LLVM a tenth of the time that all its kernels take.
+
+In a library the linker writes the table. In memory, where LLVM modules are not linked, :func:`tvmfun.threads.bind`
+writes the addresses of other modules' kernels, and calls of these kernels go through the table.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from tvmfun.lower.codegen.memory_plan import Call, Store
+from tvmfun.lower.tir.calling_convention import SYMBOL_PREFIX
+from tvmfun.runtime.plan import Address, Size
+from tvmfun.threads import TABLE, WRITE_ADDRESSES
+
+#: Two int64: seconds and nanoseconds.
+TIMESPEC_BYTES = 16
+_MONOTONIC = getattr(time, "CLOCK_MONOTONIC", 1)
+
+_DECLARED = re.compile(rf"^declare [^\n]*@{SYMBOL_PREFIX}(\w+)\([^\n]*\n", re.MULTILINE)
+_ARGUMENT = "%tvmfun.argument"
+_INTEGER = 1  # the FFI's index of the type
+_NO_SLOT = -1
+_ADDRESS_BYTES = 8
+
+_NO_CLOCK = "define internal void @tvmfun.tick(ptr %table, i64 %called) {\n  ret void\n}\n"
+_CLOCK = f"""declare i32 @clock_gettime(i32, ptr)
+
+define internal void @tvmfun.tick(ptr %table, i64 %called) {{
+  %times.at = getelementptr ptr, ptr %table, i64 SLOT
+  %times = load ptr, ptr %times.at
+  %time = getelementptr [{TIMESPEC_BYTES} x i8], ptr %times, i64 %called
+  %status = call i32 @clock_gettime(i32 {_MONOTONIC}, ptr %time)
+  ret void
+}}
+"""
+
+# Stores a constant: the first argument is the address, the second one has the bits.
+_STORE = """  %address.at = getelementptr %tvmfun.argument, ptr %given, i64 0, i32 2
+  %address = load ptr, ptr %address.at
+  %bits.at = getelementptr %tvmfun.argument, ptr %given, i64 1, i32 2
+  %bits = load iBITS, ptr %bits.at
+  store iBITS %bits, ptr %address
+  ret i32 0"""
+
+_CALL_BY_TABLE = """  %function.at = getelementptr ptr, ptr @tvmfun.kernels, i64 INDEX
+  %function = load ptr, ptr %function.at
+  %status = call i32 %function(ptr %self, ptr %given, i32 %number.given, ptr %result)
+  ret i32 %status"""
+
+_RETURN_TABLE = f"""  %table = ptrtoint ptr @tvmfun.kernels to i64
+  %table.at = getelementptr {_ARGUMENT}, ptr %result, i64 0, i32 2
+  store i32 {_INTEGER}, ptr %result
+  store i64 %table, ptr %table.at
+  ret i32 0"""
+
+# Returns the number of bytes.
+_WRITE = f"""  %to.at = getelementptr {_ARGUMENT}, ptr %given, i64 0, i32 2
+  %to = load ptr, ptr %to.at
+  call void @llvm.memcpy.p0.p0.i64(ptr %to, ptr @tvmfun.addresses, i64 BYTES, i1 false)
+  store {_ARGUMENT} {{ i32 {_INTEGER}, i32 0, i64 BYTES }}, ptr %result
+  ret i32 0"""
+
+
+@dataclass(frozen=True)
+class MainFunction:
+    """The ``main`` of a Program: a function of the address of a table of addresses.
+
+    Args:
+        steps: what it does, in order.
+        elsewhere: the kernels of other modules, those of each module together.
+        local: the kernels of its own module.
+        clock_slot: the slot of the table with the address of an array of ``timespec`` of libc, to which ``main`` writes
+            the time before the first kernel and after each.
+    """
+
+    steps: Sequence[Call | Store]
+    elsewhere: Sequence[str]
+    local: Sequence[str]
+    clock_slot: int | None = None
+
+    def added_to(self, text: str, in_memory: bool) -> str:
+        """The text of an LLVM module with this function.
+
+        Args:
+            text: the module, which has the local kernels, and may call others.
+            in_memory: whether the module is loaded from memory.
+        """
+        if in_memory:
+            text = self._calling_by_table(text)
+            addresses, kind = ["ptr null"] * len(self.elsewhere), "global"
+            others = [_function(TABLE, _RETURN_TABLE)]
+        else:
+            addresses, kind = list(map(_symbol, self.elsewhere)), "constant"
+            others = [_declaration(name) for name in self.elsewhere if f"@{SYMBOL_PREFIX}{name}(" not in text]
+        widths = self._widths
+        addresses += [*map(_symbol, self.local), *(f"ptr @{_store_of(bits)}" for bits in widths)]
+        others += [_function(_store_of(bits), _STORE.replace("BITS", str(bits)), "internal ", "") for bits in widths]
+        clock = _NO_CLOCK if self.clock_slot is None else _CLOCK.replace("SLOT", str(self.clock_slot))
+        return _with_text(
+            text, _loop(), _array("tvmfun.kernels", "ptr", addresses, kind), *self._data(), clock, *others
+        )
+
+    @property
+    def _widths(self) -> list[int]:
+        """The bits of constants that are stored."""
+        return sorted({_bits(step) for step in self.steps if isinstance(step, Store)})
+
+    def _calling_by_table(self, text: str) -> str:
+        """The text of an LLVM module whose calls of kernels elsewhere go through the table."""
+        index = {name: str(i) for i, name in enumerate(self.elsewhere)}
+
+        def definition(declared: re.Match) -> str:
+            name = declared[1]
+            if name not in index:
+                return declared[0]
+            return _function(name, _CALL_BY_TABLE.replace("INDEX", index[name]), "internal ")
+
+        return _DECLARED.sub(definition, text)
+
+    def _data(self) -> list[str]:
+        """The steps, as ``main.ll`` reads them."""
+        kernels = [*self.elsewhere, *self.local]
+        kernel_index = {name: i for i, name in enumerate(kernels)}
+        store_index = {bits: len(kernels) + i for i, bits in enumerate(self._widths)}
+        calls, arguments = [], []
+        for step in self.steps:
+            if isinstance(step, Store):
+                index, given = store_index[_bits(step)], [step.address, Address(_NO_SLOT, int(step.bits))]
+            else:
+                index, given = kernel_index[step.kernel], step.arguments
+            calls += [index, len(given)]
+            arguments += map(_argument, given)
+        counts = len(self.steps), len(kernels), max(calls[1::2], default=0)
+        return [
+            _array("tvmfun.calls", "i32", [f"i32 {number}" for number in calls]),
+            _array("tvmfun.arguments", _ARGUMENT, arguments),
+            _array("tvmfun.count", "i64", [f"i64 {count}" for count in counts]),
+        ]
+
+
+def with_addresses(text: str, names: Sequence[str]) -> str:
+    """Adds to the text of an LLVM module a function that writes the addresses of these kernels to a table."""
+    body = _WRITE.replace("BYTES", str(_ADDRESS_BYTES * len(names)))
+    return _with_text(
+        text,
+        f"{_ARGUMENT} = type {{ i32, i32, i64 }}\n",
+        _array("tvmfun.addresses", "ptr", list(map(_symbol, names))),
+        # Where modules are linked, one is kept, which nobody calls.
+        _function(WRITE_ADDRESSES, body, "weak "),
+        "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)\n" if "@llvm.memcpy.p0.p0.i64(" not in text else "",
+    )
+
+
+@cache
+def _loop() -> str:
+    return Path(__file__).with_name("main.ll").read_text()
+
+
+def _with_text(text: str, *added: str) -> str:
+    functions, metadata = text.split("\n!", 1)
+    return f"{functions}\n{''.join(added)}\n!{metadata}"
+
+
+def _symbol(kernel: str) -> str:
+    return f"ptr @{SYMBOL_PREFIX}{kernel}"
+
+
+def _declaration(kernel: str) -> str:
+    return f"declare i32 @{SYMBOL_PREFIX}{kernel}(ptr, ptr, i32, ptr)\n"
+
+
+def _function(name: str, body: str, linkage: str = "", prefix: str = SYMBOL_PREFIX) -> str:
+    parameters = "ptr %self, ptr %given, i32 %number.given, ptr %result"
+    return f"define {linkage}i32 @{prefix}{name}({parameters}) {{\n{body}\n}}\n"
+
+
+def _array(name: str, of: str, values: Sequence[str], kind: str = "constant") -> str:
+    return f"@{name} = private {kind} [{len(values)} x {of}] [{', '.join(values)}]\n"
+
+
+def _bits(step: Store) -> int:
+    return 8 * step.bits.dtype.itemsize
+
+
+def _store_of(bits: int) -> str:
+    return f"tvmfun.store.{bits}"
+
+
+def _argument(value: Address | Size) -> str:
+    """An address, or a dynamic size, which is a word of the table."""
+    slot, offset, second = (value.slot, 0, None) if isinstance(value, Size) else value
+    second = _NO_SLOT if second is None else second
+    return f"{_ARGUMENT} {{ i32 {slot}, i32 {second}, i64 {offset} }}"
