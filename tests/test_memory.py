@@ -264,7 +264,7 @@ class TestNoMemory:
         monkeypatch.setattr(memory, "_allocate", picky)
         np.testing.assert_array_equal(jit(lambda x: tnp.concatenate([x, x]) + 1)(x), np.ones(2 << 20))
 
-    @pytest.mark.slow
+    @pytest.mark.quick("tnp.sort(x, axis=1)")
     @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
     @pytest.mark.parametrize("function", ["tnp.sort(x.reshape(-1))", "tnp.sort(x, axis=1)"])
     def test_of_workspaces(self, function):

@@ -114,11 +114,12 @@ def build_with_steps(
 ) -> tuple[NativeModule, Plan | DynamicPlan, list[Step]]:
     """The same, and the kernels in the order in which they are called; ``main`` may read a clock between them."""
     is_optimized = bool(program.sizes) or work(program) > _LITTLE_WORK
-    kernels = Kernels(target, is_optimized, exported)  # compiles the first ones while others are still being scheduled
-    module, builder = _scheduled(program, target, donated, kernels.add)
-    with stage("lowering"):
-        plan, steps = plan_memory(module["main"], list(program.sizes))
-        native = NativeModule(kernels, steps, plan.slots, target, is_timed)
+    # Threads compile the first kernels while others are still being scheduled.
+    with Kernels(target, is_optimized, exported) as kernels:
+        module, builder = _scheduled(program, target, donated, kernels.add)
+        with stage("lowering"):
+            plan, steps = plan_memory(module["main"], list(program.sizes))
+            native = NativeModule(kernels, steps, plan.slots, target, is_timed)
     if isinstance(plan, DynamicPlan):
         plan = replace(plan, allocations=native.allocations, threads=native.threads)
     else:

@@ -21,6 +21,7 @@ from tvmfun.lower.codegen.memory_plan import Call, Store
 from tvmfun.lower.codegen.module_text import edited, parsed, without_functions
 from tvmfun.lower.codegen.optimizer import is_straight
 from tvmfun.lower.codegen.workspaces import Event, events, expanded, thread_count
+from tvmfun.lower.interrupts import held_interrupts
 from tvmfun.lower.tir.calling_convention import (
     NO_ALIAS,
     called_functions,
@@ -71,6 +72,14 @@ class Kernels:
         self._waiting: dict[bool, dict[ir.GlobalVar, tirx.PrimFunc]] = {False: {}, True: {}}
         self.callers: dict[ir.GlobalVar, tirx.PrimFunc] = {}
 
+    def __enter__(self) -> Kernels:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        """Waits for the threads, so that nothing goes on after an interrupt or an error."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
     def add(self, name: ir.GlobalVar, function: tirx.PrimFunc) -> None:
         """Adds a kernel; its callees have to be added, too."""
         if function.attrs.get("tvmfun.rule") == "control" and called_functions(function.body):
@@ -106,10 +115,7 @@ class Kernels:
             count = min(self._threads, -(-len(items) // _few(is_optimized)))
             for i in range(count):
                 self._start(dict(items[i::count]), is_optimized)
-        if self._pool is None:
-            return []
-        with self._pool:
-            return [_Part(names, *part.result()) for names, part in self._parts]
+        return [_Part(names, *part.result()) for names, part in self._parts]
 
 
 def _few(is_optimized: bool) -> int:
@@ -151,7 +157,8 @@ class NativeModule:
         options = {_OPT_LEVEL: 0} if joined is None else {}
         self._target = Target({**target.export(), **options})
         # Not yet built: calls of other modules differ between a library and modules in memory.
-        self._own, own = _lowered(target, functions, self._optimized) if functions else (None, {})
+        with held_interrupts():
+            self._own, own = _lowered(target, functions, self._optimized) if functions else (None, {})
         self._main = MainFunction(
             steps,
             [name for part in parts for name in part.names],
@@ -177,8 +184,7 @@ class NativeModule:
             main.import_module(module)
         if self.is_generated:
             with loading():
-                names = [WRITE_ADDRESSES] * len(self._parts) + ["main"]
-                _in_threads(lambda module, name: module.get_function(name), [*self._parts, main], names)
+                _in_threads(lambda module: module.get_function(WRITE_ADDRESSES), self._parts)
                 bind(main)
         return main
 

@@ -16,6 +16,7 @@ from tvmfun.core.relax import in_relax, relax_constant, tensor_type
 from tvmfun.lower import target as targets
 from tvmfun.lower.fusion.in_place import InPlace
 from tvmfun.lower.fusion.kernel import Kernel
+from tvmfun.lower.interrupts import held_interrupts
 from tvmfun.lower.schedule.control_ops.function import with_callees
 
 #: ``(kernel, target, in_place, calls=) -> function``, or None if the kernel cannot write over inputs like that.
@@ -152,7 +153,8 @@ class ModuleBuilder:
         """The function of the kernel; kernels that compute the same share one. None if it cannot be ``in_place``."""
         key = (kernel.text, in_place)
         if key not in self._names:
-            function = self.schedule(kernel, self.target, in_place, calls=self._may_call)
+            with held_interrupts():
+                function = self.schedule(kernel, self.target, in_place, calls=self._may_call)
             if function is None:
                 return None
             name = f"{kernel.name}_{len(self._names)}"
