@@ -204,9 +204,10 @@ class NativeModule:
     def _module_of_main(self, in_memory: bool) -> Any:
         """The LLVM module of ``main`` and the kernels that are not in parts."""
         with_main = partial(self._main.added_to, in_memory=in_memory)
-        if self._own is None:
-            return parsed(with_main(_empty_module(str(self._target))))
-        return _built(self._target, self._own, self._optimized, self._names_of_variables, with_main)
+        with held_interrupts():  # a file would stay open
+            if self._own is None:
+                return parsed(with_main(_empty_module(str(self._target))))
+            return _built(self._target, self._own, self._optimized, self._names_of_variables, with_main)
 
 
 def _in_threads(function: Callable, *arguments: Sequence) -> list:
