@@ -13,8 +13,8 @@
 
 @tvmfun.zero = private constant i64 0
 
-; Not optimized, which would take longer than to generate the code of a small kernel. Exceptions pass through: memory that a
-; kernel cannot get is one.
+; Not optimized, which would take longer than to generate the code of a small kernel. Exceptions pass through it, such as
+; that of memory that a kernel cannot get.
 define i32 @__tvm_ffi_main(ptr %self, ptr %given, i32 %number.given, ptr %result) noinline optnone {
 entry:
   %steps = load i64, ptr @tvmfun.count
