@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import ctypes
 import os
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache
@@ -13,12 +12,11 @@ from pathlib import Path
 from threading import RLock, main_thread
 from typing import Any
 
-import tvm
 import tvm_ffi
-from tvm import tirx
 from tvm.target import Target
 
 from tvmfun.errors import ArgumentError
+from tvmfun.llvm_modules import empty_module, parsed, with_added
 
 
 def cpu_count() -> int:
@@ -75,7 +73,8 @@ class _Pool:
         self._register = functions.TVMFFIEnvModRegisterContextSymbol
         self._register.argtypes = (ctypes.c_char_p, ctypes.c_void_p)
         self._theirs = [_address(getattr(runtime, name)) for name in _REPLACED]
-        module = _compiled(Path(__file__).with_name("pool.ll").read_text())
+        text = Path(__file__).with_name("pool.ll").read_text()
+        module = parsed(with_added(empty_module(Target("llvm")), text))
         # Never unloaded: the threads run until the process ends, when Python has freed its modules.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(module))
         names = "ErrorMoveFromRaised", "ErrorSetRaised", "ObjectDecRef", "ErrorSetRaisedFromCStr", "EnvCheckSignals"
@@ -116,21 +115,6 @@ def _affinity_functions(library: Any) -> list[int]:
 
 def _address(function: Any) -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0
-
-
-def _compiled(text: str) -> Any:
-    """A module for this machine, from LLVM IR, to which it adds the target that TVM requires."""
-    target = Target("llvm")
-    nothing = tirx.PrimFunc([], tirx.Evaluate(tirx.IntImm("int32", 0))).with_attr("global_symbol", "nothing")
-    empty = tvm.get_global_func("target.build.llvm")(
-        tvm.IRModule({"nothing": nothing.with_attr("target", target)}), target
-    )
-    head = [line for line in empty.inspect_source("ll").splitlines() if line.startswith("target ")]
-    kind = ["!llvm.module.flags = !{!0}", '!0 = !{i32 2, !"tvm_target", !"{\\22kind\\22: \\22llvm\\22}"}']
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "pool.ll"
-        path.write_text("\n".join([*head, text, *kind]))
-        return tvm.get_global_func("ffi.Module.load_from_file.ll")(str(path), "ll")
 
 
 _the_pool = cache(_Pool)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from tvmfun.llvm_modules import with_added
 from tvmfun.lower.codegen.memory_plan import Call, Store
 from tvmfun.lower.tir.calling_convention import SYMBOL_PREFIX
 from tvmfun.runtime.plan import Address, Size
@@ -104,7 +105,7 @@ class MainFunction:
         addresses += [*map(_symbol, self.local), *(f"ptr @{_store_of(bits)}" for bits in widths)]
         others += [_function(_store_of(bits), _STORE.replace("BITS", str(bits)), "internal ", "") for bits in widths]
         clock = _NO_CLOCK if self.clock_slot is None else _CLOCK.replace("SLOT", str(self.clock_slot))
-        return _with_text(
+        return with_added(
             text, _loop(), _array("tvmfun.kernels", "ptr", addresses, kind), *self._data(), clock, *others
         )
 
@@ -149,7 +150,7 @@ class MainFunction:
 def with_addresses(text: str, names: Sequence[str]) -> str:
     """Adds to the text of an LLVM module a function that writes the addresses of these kernels to a table."""
     body = _WRITE.replace("BYTES", str(_ADDRESS_BYTES * len(names)))
-    return _with_text(
+    return with_added(
         text,
         f"{_ARGUMENT} = type {{ i32, i32, i64 }}\n",
         _array("tvmfun.addresses", "ptr", list(map(_symbol, names))),
@@ -162,11 +163,6 @@ def with_addresses(text: str, names: Sequence[str]) -> str:
 @cache
 def _loop() -> str:
     return Path(__file__).with_name("main.ll").read_text()
-
-
-def _with_text(text: str, *added: str) -> str:
-    functions, metadata = text.split("\n!", 1)
-    return f"{functions}\n{''.join(added)}\n!{metadata}"
 
 
 def _symbol(kernel: str) -> str:

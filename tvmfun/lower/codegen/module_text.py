@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
-import tvm
-
-from tvmfun.files import files_in_memory
+from tvmfun.llvm_modules import parsed
 from tvmfun.lower.tir.held_values import MEMORY
 from tvmfun.lower.tir.micro_kernels.definitions import with_definitions
 
@@ -62,20 +59,6 @@ def edited(
     for old, new in (names or {}).items():
         text = text.replace(old, new)
     return parsed(edit(text) if edit else text)
-
-
-def parsed(text: str) -> Any:
-    """Returns the LLVM module of a text."""
-    with files_in_memory(1, ".ll") as (path,):
-        Path(path).write_text(text)
-        return tvm.get_global_func("ffi.Module.load_from_file.ll")(path, "ll")
-
-
-def without_functions(module: Any) -> str:
-    """Returns the text of an LLVM module with nothing but its target."""
-    functions, metadata = module.inspect_source("ll").split("\n!", 1)
-    target = "".join(f"{line}\n" for line in functions.splitlines() if line.startswith("target "))
-    return _without_debug_information(f"{target}\n!{metadata}")
 
 
 def _without_debug_information(text: str) -> str:

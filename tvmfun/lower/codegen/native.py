@@ -15,10 +15,11 @@ from tvm.target import Target
 
 from tvmfun.core import dims
 from tvmfun.files import files_in_memory
+from tvmfun.llvm_modules import empty_module, parsed
 from tvmfun.lower import target as targets
 from tvmfun.lower.codegen.main_function import MainFunction, with_addresses
 from tvmfun.lower.codegen.memory_plan import Call, Store
-from tvmfun.lower.codegen.module_text import edited, parsed, without_functions
+from tvmfun.lower.codegen.module_text import edited
 from tvmfun.lower.codegen.optimizer import is_straight
 from tvmfun.lower.codegen.workspaces import Event, events, expanded, thread_count
 from tvmfun.lower.interrupts import held_interrupts
@@ -264,11 +265,7 @@ def _built(
 
 @cache
 def _empty_module(target: str) -> str:
-    """The text of an LLVM module without functions."""
-    options = llvm_options(Target(target))
-    nothing = tirx.PrimFunc([], tirx.Evaluate(tirx.IntImm("int32", 0)))
-    nothing = nothing.with_attrs({"global_symbol": "nothing", "target": options})
-    return without_functions(_llvm_module(options, tvm.IRModule({"nothing": nothing})))
+    return empty_module(llvm_options(Target(target)))
 
 
 def _llvm_module(target: Target, module: tvm.IRModule) -> Any:

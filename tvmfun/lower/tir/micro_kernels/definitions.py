@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
+from tvmfun.llvm_modules import with_added
 from tvmfun.lower.tir.llvm_text import PREFIX, declaration, type_of
 from tvmfun.lower.tir.micro_kernels.moves import RowsCopy, TileTranspose
 from tvmfun.lower.tir.micro_kernels.products import MASKED, TileProduct
@@ -44,12 +45,7 @@ def with_definitions(text: str) -> str:
 
     defined = _DECLARATION.sub(definition, text)
     missing = [declared for name, declared in sorted(declarations.items()) if f"@{name}(" not in text]
-    return _before_metadata(defined, "".join(missing))
-
-
-def _before_metadata(text: str, addition: str) -> str:
-    functions, metadata = text.split("\n!", 1)
-    return f"{functions}\n{addition}\n!{metadata}"
+    return with_added(defined, "".join(missing))
 
 
 def _declared_intrinsic(name: str) -> str:
