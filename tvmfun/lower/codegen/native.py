@@ -185,7 +185,8 @@ class NativeModule:
             main.import_module(module)
         if self.is_generated:
             with loading():
-                _in_threads(lambda module: module.get_function(WRITE_ADDRESSES), self._parts)
+                names = ["main", *[WRITE_ADDRESSES] * len(self._parts)]
+                _in_threads(lambda module, name: module.get_function(name), [main, *self._parts], names)
                 bind(main)
         return main
 
