@@ -9,7 +9,7 @@ from scipy import linalg  # comes with jax
 
 import tvmfun.numpy as tnp
 from op_cases.case import Case, reals
-from tvmfun.ops import spectral
+from tvmfun.ops import linalg as ops
 
 
 def each(function: Callable, *arrays: np.ndarray):
@@ -84,12 +84,12 @@ def aligned(reference: np.ndarray, ours) -> np.ndarray:
 
 def eigh_reference(a):
     w, v = np.linalg.eigh(a)
-    return w, aligned(v, spectral.eigh(tnp.asarray(a))[1])
+    return w, aligned(v, ops.eigh(tnp.asarray(a))[1])
 
 
 def svd_reference(a, full):
     u, s, vt = np.linalg.svd(a, full_matrices=full)
-    ours = spectral.svd(tnp.asarray(a), full=full)
+    ours = ops.svd(tnp.asarray(a), full=full)
     turned = lambda x: np.swapaxes(np.asarray(x), -1, -2)
     return aligned(u, ours[0]), s, turned(aligned(turned(vt), turned(ours[2])))
 

@@ -19,15 +19,14 @@ from tvmfun.ops import (
     control,
     conv,
     cumulative,
-    decompositions,
     dot,
     dynamic_slice,
     index,
+    linalg,
     pointwise,
     reduce,
     shape,
     sorting,
-    spectral,
 )
 
 if TYPE_CHECKING:
@@ -41,10 +40,10 @@ __all__ = [
     "control",
     "conv",
     "cumulative",
-    "decompositions",
     "dot",
     "dynamic_slice",
     "index",
+    "linalg",
     "pointwise",
     "reduce",
     "segment_max",
@@ -53,7 +52,6 @@ __all__ = [
     "segment_sum",
     "shape",
     "sorting",
-    "spectral",
 ]
 
 

@@ -14,6 +14,10 @@ from tvmfun import dtypes
 from tvmfun.core.array import ShapeDtype
 
 
+#: Marks the outermost of the loops over rows, terms and columns of a product that is added to a few rows of a buffer.
+PRODUCT = "tvmfun.product"
+
+
 def prim_func(
     inputs: Sequence[ShapeDtype],
     output: ShapeDtype | tuple[ShapeDtype, ...],

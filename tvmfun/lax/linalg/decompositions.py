@@ -13,7 +13,8 @@ from tvmfun.lax.linalg.arguments import matrices, square, vectors
 from tvmfun.lax.linalg.householder import column_order
 from tvmfun.lax.staging import undifferentiable
 from tvmfun.numpy.promotion import NestedArrayLike, operands
-from tvmfun.ops import decompositions, spectral
+from tvmfun.ops import linalg as ops
+from tvmfun.ops.linalg.matrices import transpose
 
 __all__ = [
     "cholesky",
@@ -46,7 +47,7 @@ def cholesky(x: NestedArrayLike, *, symmetrize_input: bool = True) -> Array:
     [[2.0, 0.0], [1.0, 2.0]]
     """
     x = square("cholesky", x)
-    return decompositions.cholesky(_symmetrized(x) if symmetrize_input else x)
+    return ops.cholesky(_symmetrized(x) if symmetrize_input else x)
 
 
 def triangular_solve(
@@ -83,10 +84,10 @@ def triangular_solve(
     a, b = matrices(name, a, b)
     flags = {"lower": bool(lower), "unit_diagonal": bool(unit_diagonal)}
     if left_side:
-        x = decompositions.triangular_solve(a, b, transpose_a=bool(transpose_a), **flags)
+        x = ops.triangular_solve(a, b, transpose_a=bool(transpose_a), **flags)
     else:  # the transposed system
-        turned = decompositions.transpose(b)
-        x = decompositions.transpose(decompositions.triangular_solve(a, turned, transpose_a=not transpose_a, **flags))
+        turned = transpose(b)
+        x = transpose(ops.triangular_solve(a, turned, transpose_a=not transpose_a, **flags))
     return tnp.squeeze(x, -1 if left_side else -2) if is_vector else x
 
 
@@ -106,7 +107,7 @@ def lu(x: NestedArrayLike) -> tuple[Array, Array, Array]:
     >>> factors.tolist(), pivots.tolist(), permutation.tolist()
     ([[2.0, 2.0], [0.5, 1.0]], [1, 1], [1, 0])
     """
-    return decompositions.lu(*matrices("lu", x))
+    return ops.lu(*matrices("lu", x))
 
 
 def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Array:
@@ -149,10 +150,10 @@ def qr(x: NestedArrayLike, *, pivoting: bool = False, full_matrices: bool = True
     """
     (x,) = matrices("qr", x)
     if not pivoting:
-        return decompositions.qr(x, full=bool(full_matrices))
+        return ops.qr(x, full=bool(full_matrices))
     order = column_order(stop_gradient(x))
     columns = tnp.take_along_axis(x, order[..., None, :], -1)
-    return (*decompositions.qr(columns, full=bool(full_matrices)), order)
+    return (*ops.qr(columns, full=bool(full_matrices)), order)
 
 
 def cholesky_update(r_matrix: Any, w_vector: Any) -> Array:
@@ -268,7 +269,7 @@ def qdwh(
     above = tnp.sqrt(tnp.sum(tnp.abs(x), axis=0).max(initial=0) * tnp.sum(tnp.abs(x), axis=1).max(initial=0))
     start = x / tnp.where(above > 0, above, 1)
     eye = tnp.eye(n, dtype=x.dtype)
-    inverse = triangular_solve(decompositions.qr(start, full=False)[1], eye, left_side=True)
+    inverse = triangular_solve(ops.qr(start, full=False)[1], eye, left_side=True)
     lowest = 1 / tnp.sqrt(tnp.sum(inverse * inverse))
     lowest = tnp.where(lowest > eps, tnp.minimum(lowest, 1), eps)  # also if that is NaN
 
@@ -283,7 +284,7 @@ def qdwh(
         a = inner + 0.5 * tnp.sqrt(8 - 4 * root + 8 * (2 - square) / (square * inner))
         b = (a - 1) ** 2 / 4
         c = a + b - 1
-        q, _ = decompositions.qr(tnp.concatenate([tnp.sqrt(c) * u, eye]), full=False)
+        q, _ = ops.qr(tnp.concatenate([tnp.sqrt(c) * u, eye]), full=False)
         turned = b / c * u + (a - b / c) / tnp.sqrt(c) * (q[:m] @ q[m:].T)
         least = tnp.minimum(least * (a + b * square) / (1 + c * square), 1)
         change = tnp.sqrt(tnp.sum((turned - u) ** 2))
@@ -323,7 +324,7 @@ def eigh(
     x = square("eigh", x)
     if symmetrize_input:
         x = _symmetrized(x)
-    w, v = spectral.eigh(x if lower or symmetrize_input else decompositions.transpose(x))
+    w, v = ops.eigh(x if lower or symmetrize_input else transpose(x))
     if subset_by_index is not None:
         begin, end = subset_by_index
         w, v = w[..., begin:end], v[..., begin:end]
@@ -354,5 +355,5 @@ def svd(
     if subset_by_index is not None:
         result = tnp.linalg.svd(x, full_matrices, compute_uv, subset_by_index=subset_by_index)
         return tuple(result) if compute_uv else result
-    u, s, vt = spectral.svd(x, full=bool(full_matrices and compute_uv))
+    u, s, vt = ops.svd(x, full=bool(full_matrices and compute_uv))
     return (u, s, vt) if compute_uv else s

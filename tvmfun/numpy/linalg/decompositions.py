@@ -10,8 +10,7 @@ from tvmfun.numpy.creation import arrays
 from tvmfun.numpy.elementwise import multiply
 from tvmfun.numpy.promotion import NestedArrayLike
 from tvmfun.numpy.shapes import matrix_transpose
-from tvmfun.ops import decompositions as ops
-from tvmfun.ops import spectral
+from tvmfun.ops import linalg as ops
 
 __all__ = ["cholesky", "eigh", "eigvalsh", "qr", "svd", "svdvals"]
 
@@ -108,7 +107,7 @@ def eigh(a: NestedArrayLike, UPLO: str = "L", symmetrize_input: bool = True) -> 
     if UPLO not in ("L", "U"):
         raise ArgumentError("eigh", "the triangle is 'L' or 'U'", got=repr(UPLO))
     a = _symmetrized(a) if symmetrize_input else matrix_transpose(a) if UPLO == "U" else a
-    return EighResult(*spectral.eigh(a))
+    return EighResult(*ops.eigh(a))
 
 
 def eigvalsh(a: NestedArrayLike, UPLO: str = "L", *, symmetrize_input: bool = True) -> Array:
@@ -138,11 +137,11 @@ def svd(
     if not compute_uv:
         return svdvals(a)[..., begin:end]
     if subset_by_index is None:
-        return SVDResult(*spectral.svd(a, full=full_matrices))
-    u, s, vh = spectral.svd(a, full=False)
+        return SVDResult(*ops.svd(a, full=full_matrices))
+    u, s, vh = ops.svd(a, full=False)
     return SVDResult(u[..., begin:end], s[..., begin:end], vh[..., begin:end, :])
 
 
 def svdvals(x: NestedArrayLike, /) -> Array:
     """Returns the singular values, in descending order."""
-    return spectral.svd(matrix("svdvals", x), full=False)[1]
+    return ops.svd(matrix("svdvals", x), full=False)[1]

@@ -23,7 +23,7 @@ from tvmfun.numpy.promotion import NestedArrayLike
 from tvmfun.numpy.reductions import max, prod, sum
 from tvmfun.numpy.shapes import broadcast_to, expand_dims, matrix_transpose, moveaxis, reshape
 from tvmfun.ops import calls, control, pointwise
-from tvmfun.ops import decompositions as ops
+from tvmfun.ops import linalg as ops
 
 __all__ = ["det", "inv", "lstsq", "matrix_rank", "pinv", "slogdet", "solve", "tensorinv", "tensorsolve"]
 

@@ -9,6 +9,7 @@ from tvm.tirx import AllocBuffer, Buffer, IfThenElse, Stmt
 
 from tvmfun.core import expressions
 from tvmfun.lower.machine import Machine
+from tvmfun.lower.schedule.cpu.marked_products import with_products
 from tvmfun.lower.schedule.stages import Block
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr
@@ -19,6 +20,10 @@ STRIP = 64  # neighbouring points per iteration of the ordered loops
 
 def emit_block(block: Block, machine: Machine, tasks: int) -> Stmt:
     """The loops of a block: strips of its last independent axis, and inside them the ordered axes."""
+    return with_products(_loops(block, machine, tasks), machine)
+
+
+def _loops(block: Block, machine: Machine, tasks: int) -> Stmt:
     if not block.space:
         return _strip(block, {}, None, 1, lambda make: make(0))
     *outer, last = block.space

@@ -10,6 +10,7 @@ from tvm.s_tir import SBlock, SBlockRealize
 from tvm.target import Target
 
 from tvmfun.core import expressions
+from tvmfun.lower.tir.walk import rewrite
 
 _THREADS = 256
 
@@ -46,7 +47,7 @@ def _bind(nest: tirx.Stmt) -> tirx.Stmt:
         positions[loop.loop_var] = tirx.indexmod(rest, loop.extent)
         rest = tirx.indexdiv(rest, loop.extent)
     values = [positions.get(value, value) for value in realize.iter_values]  # loop variables, one per axis
-    body: tirx.Stmt = SBlockRealize(values, point < count, realize.block)
+    body: tirx.Stmt = rewrite(SBlockRealize(values, point < count, realize.block), (tirx.For, _serial))
     for loop in reversed(ordered):
         body = tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, body)
     for variable, extent, tag in (
@@ -56,3 +57,8 @@ def _bind(nest: tirx.Stmt) -> tirx.Stmt:
         axis = tirx.IterVar(tvm.ir.Range(0, extent), tirx.Var(tag, "int32"), tirx.IterVar.ThreadIndex, tag)
         body = tirx.For(variable, 0, extent, tirx.ForKind.THREAD_BINDING, body, axis)
     return body
+
+
+def _serial(loop: tirx.For) -> tirx.For:
+    """A loop inside a point, which is parallel or a vector on a CPU, run by the point's thread."""
+    return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body)

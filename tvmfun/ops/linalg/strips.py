@@ -1,0 +1,153 @@
+"""Loop programs on matrices in strips of columns: what the programs of all decompositions are built of.
+
+A strip is some columns of a matrix, contiguous in memory, so that its rows are vectors, tiles of it stay in the cache,
+and no size of a matrix makes rows compete for the same cache lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from tvmfun.core import dims
+from tvmfun.ops.parameters import Ints
+from tvmfun.ops.tir import PRODUCT
+
+#: The columns of a strip.
+WIDTH = 32
+#: The rows of a tile of a product.
+ROWS = 8
+# The elements from which on a matrix is worth several threads.
+_SHARED = 128 * 128
+
+
+def local(shape: Ints, dtype: str) -> tirx.Buffer:
+    """Memory of one point of a block."""
+    return T.sblock_alloc_buffer(tuple(max(1, size) for size in shape), dtype, scope="local")
+
+
+def number(value: float, dtype: str) -> Any:
+    """A constant."""
+    return tirx.const(value, dtype)
+
+
+@contextmanager
+def branch(condition: Any) -> Iterator[None]:
+    """Statements that run if the condition holds."""
+    with T.If(condition), T.Then():
+        yield
+
+
+def padded(size: int) -> int:
+    """``size`` rounded up to whole strips."""
+    return -(-size // WIDTH) * WIDTH
+
+
+def lanes(width: int) -> Any:
+    """A loop over the columns of a row, as a vector."""
+    return T.vectorized(0, width)
+
+
+def clear(buffer: tirx.Buffer, *at: Any) -> None:
+    """Sets the elements of a buffer at some leading indices to 0."""
+    *sizes, width = buffer.shape[len(at) :]
+    with ExitStack() as loops:
+        indices = [loops.enter_context(T.serial(0, size)) for size in sizes]
+        with lanes(width) as k:
+            T.buffer_store(buffer, number(0, str(buffer.dtype)), [*at, *indices, k])
+
+
+def fold(total: tirx.Buffer, combine: Callable[[Any, Any], Any]) -> None:
+    """Combines the ``WIDTH`` elements of a vector, in its first one."""
+    half = WIDTH // 2
+    while half:
+        with lanes(half) as k:
+            T.buffer_store(total, combine(total[k], total[half + k]), [k])
+        half //= 2
+
+
+def add_up(total: tirx.Buffer) -> None:
+    """Adds up the ``WIDTH`` elements of a vector, in its first one."""
+    fold(total, lambda x, y: x + y)
+
+
+class Loops:
+    """The loops of one matrix; those over its strips run in parallel if it is large and there is no other matrix."""
+
+    def __init__(self, lead: Ints, size: int) -> None:
+        self.is_parallel = dims.typical(size) >= _SHARED and all(isinstance(count, int) and count == 1 for count in lead)
+
+    def each(self, count: Any) -> Any:
+        """A loop whose iterations are independent."""
+        return (T.parallel if self.is_parallel else T.serial)(0, count)
+
+
+class Strips:
+    """A matrix in memory of one point of a block, in strips; rows are added until there are whole tiles.
+
+    Args:
+        rows, columns: the shape of the matrix.
+        dtype: that of its elements.
+        whole_blocks: whether rows are added until there are whole blocks, as high as a strip is wide.
+    """
+
+    def __init__(self, rows: int, columns: int, dtype: str, *, whole_blocks: bool = False) -> None:
+        self.rows, self.columns, self.dtype = rows, columns, dtype
+        #: The columns of a strip, fewer if there is only one, and the number of strips.
+        self.width = columns if isinstance(columns, int) and 0 < columns < WIDTH else WIDTH
+        self.count = -(-columns // self.width)
+        self.is_single = isinstance(self.count, int) and self.count <= 1
+        #: The rows in memory.
+        block = self.width if whole_blocks else ROWS
+        self.height = -(-rows // block) * block
+        self.buffer = local((self.count, self.height, self.width), dtype)
+
+    def __getitem__(self, at: tuple[Any, Any, Any]) -> Any:
+        """The element at a strip, a row, and a column of the strip."""
+        return self.buffer[at]
+
+    def store(self, at: tuple[Any, Any, Any], value: Any) -> None:
+        """Stores an element at a strip, a row, and a column of the strip."""
+        T.buffer_store(self.buffer, value, list(at))
+
+    def load(self, loops: Loops, element: Callable[[Any, Any], Any]) -> None:
+        """Stores ``element(row, column)`` everywhere, and zeros in rows and columns that the matrix does not have."""
+        zero, full = number(0, self.dtype), self.columns // self.width
+        with loops.each(self.count) as strip:
+            with T.If(strip < full):
+                with T.Then(), T.serial(0, self.rows) as i, T.serial(0, self.width) as k:
+                    self.store((strip, i, k), element(i, strip * self.width + k))
+                with T.Else(), T.serial(0, self.rows) as i, T.serial(0, self.width) as k:
+                    column, last = strip * self.width + k, self.columns - 1
+                    value = tirx.if_then_else(column <= last, element(i, tirx.min(column, last)), zero)
+                    self.store((strip, i, k), value)
+            with T.serial(self.rows, self.height) as i, lanes(self.width) as k:
+                self.store((strip, i, k), zero)
+
+    def save(self, loops: Loops, store: Callable[[Any, Any, Any], None]) -> None:
+        """Calls ``store(row, column, element)`` for each element of the matrix."""
+        with loops.each(self.count) as strip, T.serial(0, self.rows) as i:
+            with T.serial(0, tirx.min(self.width, self.columns - strip * self.width)) as k:
+                store(i, strip * self.width + k, self[strip, i, k])
+
+
+def add_product(
+    sums: Callable[[Any, Any], tuple[tirx.Buffer, Sequence[Any]]],
+    left: Callable[[Any, Any], Any],
+    right: Callable[[Any, Any], Any],
+    *,
+    rows: int,
+    columns: int,
+    terms: Any,
+) -> None:
+    """Adds ``left(i, k) * right(k, j)`` to the element ``sums(i, j)`` of a buffer, for at least one term ``k``.
+
+    Schedules for CPUs make a micro-kernel of it, with sums in registers.
+    """
+    with T.serial(0, rows, annotations={PRODUCT: 1}) as i, T.serial(0, terms) as k, T.serial(0, columns) as j:
+        buffer, at = sums(i, j)
+        T.buffer_store(buffer, buffer[tuple(at)] + left(i, k) * right(k, j), list(at))
