@@ -551,9 +551,14 @@ def _triangular(d: Draw) -> Call:
     return (a + np.eye(a.shape[-1], dtype=a.dtype) * 3, d.reals(columns)), {f: d.choose(True, False) for f in flags}
 
 
+def _eigh(d: Draw) -> Call:
+    return _symmetric(d)[0], {"vectors": d.choose(True, False)}
+
+
 def _svd(d: Draw) -> Call:
     x = _rectangle(d)
-    return (x,), {"full": x.shape[-1] == x.shape[-2] and d.choose(True, False)}
+    vectors = d.choose(True, False)
+    return (x,), {"full": vectors and x.shape[-1] == x.shape[-2] and d.choose(True, False), "vectors": vectors}
 
 
 def triangular_solve(a: Any, b: Any, **flags: bool) -> Any:
@@ -566,14 +571,23 @@ def cholesky(a: Any) -> Any:
     return lax.linalg.cholesky(lower + jnp.swapaxes(jnp.tril(a, -1), -1, -2), symmetrize_input=False)
 
 
-def eigh(a: Any) -> Any:
+def eigh(a: Any, vectors: bool) -> Any:
     full = jnp.tril(a) + jnp.swapaxes(jnp.tril(a, -1), -1, -2)
-    vectors, values = lax.linalg.eigh(full, symmetrize_input=False)
-    return values, vectors
+    columns, values = lax.linalg.eigh(full, symmetrize_input=False)
+    return (values, columns) if vectors else values
 
 
-def svd(a: Any, full: bool) -> Any:
-    return lax.linalg.svd(a, full_matrices=full)
+def svd(a: Any, full: bool, vectors: bool) -> Any:
+    u, s, vt = lax.linalg.svd(a, full_matrices=full)
+    return (u, s, vt) if vectors else s
+
+
+def without_signs(found: Any) -> Any:
+    """The squares of vectors, whose signs are arbitrary; values as they are."""
+    if not isinstance(found, tuple):
+        return found
+    values = min(found, key=lambda part: part.ndim)
+    return tuple(part if part is values else part * part for part in found)
 
 
 def has_ties_or_nan(x: np.ndarray) -> np.ndarray:
@@ -696,8 +710,8 @@ ORACLES: dict[str, Oracle] = {
         lambda d: ((_square(d),), {"full": d.choose(True, False)}),
         view=lambda parts: tuple(part * part for part in parts),
     ),
-    "eigh": Oracle(eigh, _symmetric, view=lambda parts: (parts[0], parts[1] * parts[1])),
-    "svd": Oracle(svd, _svd, view=lambda parts: (parts[0] * parts[0], parts[1], parts[2] * parts[2])),
+    "eigh": Oracle(eigh, _eigh, view=without_signs),
+    "svd": Oracle(svd, _svd, view=without_signs),
     "tan": unary(jnp.tan, -1.2, 1.2),
     "one_minus_square": unary(lambda x: 1 - x * x),
     "asin": unary(jnp.arcsin, -0.9, 0.9),

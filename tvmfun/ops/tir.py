@@ -13,7 +13,6 @@ from tvm.script.ir_builder import tirx as T
 from tvmfun import dtypes
 from tvmfun.core.array import ShapeDtype
 
-
 #: Marks the outermost of the loops over rows, terms and columns of a product that is added to a few rows of a buffer.
 PRODUCT = "tvmfun.product"
 

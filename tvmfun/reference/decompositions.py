@@ -66,25 +66,29 @@ def _qr(a: np.ndarray, full: bool) -> tuple[np.ndarray, np.ndarray]:
     return _each(lambda a: tuple(np.linalg.qr(a, mode="complete" if full else "reduced")), a)
 
 
-def _eigh(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return _each(lambda a: tuple(np.linalg.eigh(a)), a)
+def _eigh(a: np.ndarray, vectors: bool) -> Any:
+    return _each(lambda a: tuple(np.linalg.eigh(a)) if vectors else np.linalg.eigvalsh(a), a)
 
 
-def _svd(a: np.ndarray, full: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    return _each(lambda a: tuple(np.linalg.svd(a, full_matrices=full)), a)
+def _svd(a: np.ndarray, full: bool, vectors: bool) -> Any:
+    return _each(lambda a: tuple(np.linalg.svd(a, full_matrices=full)) if vectors else np.linalg.svd(a)[1], a)
 
 
 def _transposed(a: np.ndarray) -> np.ndarray:
     return np.swapaxes(a, -1, -2)
 
 
-def _eigh_invariants(results: Sequence[np.ndarray], a: np.ndarray) -> tuple[np.ndarray, ...]:
+def _eigh_invariants(results: Sequence[np.ndarray], a: np.ndarray, vectors: bool) -> tuple[np.ndarray, ...]:
     """The eigenvalues, the matrix, and the Gram matrix of the eigenvectors, whose signs are arbitrary."""
+    if not vectors:
+        return tuple(results)
     w, v = results
     return w, (v * w[..., None, :]) @ _transposed(v), _transposed(v) @ v
 
 
-def _svd_invariants(results: Sequence[np.ndarray], a: np.ndarray, full: bool) -> tuple[np.ndarray, ...]:
+def _svd_invariants(results: Sequence[np.ndarray], a: np.ndarray, full: bool, vectors: bool) -> tuple[np.ndarray, ...]:
+    if not vectors:
+        return tuple(results)
     u, s, vt = results
     k = s.shape[-1]
     return s, (u[..., :k] * s[..., None, :]) @ vt[..., :k, :], _transposed(u) @ u, vt @ _transposed(vt)

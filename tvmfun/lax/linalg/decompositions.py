@@ -324,7 +324,7 @@ def eigh(
     x = square("eigh", x)
     if symmetrize_input:
         x = _symmetrized(x)
-    w, v = ops.eigh(x if lower or symmetrize_input else transpose(x))
+    w, v = ops.eigh(x if lower or symmetrize_input else transpose(x), vectors=True)
     if subset_by_index is not None:
         begin, end = subset_by_index
         w, v = w[..., begin:end], v[..., begin:end]
@@ -355,5 +355,5 @@ def svd(
     if subset_by_index is not None:
         result = tnp.linalg.svd(x, full_matrices, compute_uv, subset_by_index=subset_by_index)
         return tuple(result) if compute_uv else result
-    u, s, vt = ops.svd(x, full=bool(full_matrices and compute_uv))
+    u, s, vt = ops.svd(x, full=bool(full_matrices and compute_uv), vectors=True)
     return (u, s, vt) if compute_uv else s

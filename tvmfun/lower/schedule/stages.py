@@ -223,7 +223,8 @@ def _make_block(name, space, reduce, body: Stmt, private: tuple[Buffer, ...]) ->
     used = [var for var in build.variables(body) if tirx.is_buffer_var(var)]
     if strange or any(buffer not in known for buffer in used):
         return None
-    outputs = tuple(buffer for buffer in written if not any(buffer.same_as(own) for own in private))
+    own = (*private, *(stmt.buffer for stmt in find(body, tirx.AllocBuffer)))
+    outputs = tuple(buffer for buffer in written if not any(buffer.same_as(other) for other in own))
     return Block(name, tuple(space), tuple(reduce), outputs, body, None, private)
 
 

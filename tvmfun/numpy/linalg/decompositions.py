@@ -107,7 +107,7 @@ def eigh(a: NestedArrayLike, UPLO: str = "L", symmetrize_input: bool = True) -> 
     if UPLO not in ("L", "U"):
         raise ArgumentError("eigh", "the triangle is 'L' or 'U'", got=repr(UPLO))
     a = _symmetrized(a) if symmetrize_input else matrix_transpose(a) if UPLO == "U" else a
-    return EighResult(*ops.eigh(a))
+    return EighResult(*ops.eigh(a, vectors=True))
 
 
 def eigvalsh(a: NestedArrayLike, UPLO: str = "L", *, symmetrize_input: bool = True) -> Array:
@@ -137,11 +137,11 @@ def svd(
     if not compute_uv:
         return svdvals(a)[..., begin:end]
     if subset_by_index is None:
-        return SVDResult(*ops.svd(a, full=full_matrices))
-    u, s, vh = ops.svd(a, full=False)
+        return SVDResult(*ops.svd(a, full=full_matrices, vectors=True))
+    u, s, vh = ops.svd(a, full=False, vectors=True)
     return SVDResult(u[..., begin:end], s[..., begin:end], vh[..., begin:end, :])
 
 
 def svdvals(x: NestedArrayLike, /) -> Array:
     """Returns the singular values, in descending order."""
-    return ops.svd(matrix("svdvals", x), full=False)[1]
+    return ops.svd(matrix("svdvals", x), full=False, vectors=True)[1]

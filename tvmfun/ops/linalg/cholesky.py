@@ -35,14 +35,13 @@ def _cholesky(a: ShapeDtype) -> tirx.PrimFunc:
             loops, failed = Loops(lead, n * n), local((1,), "int32")
             u = Strips(n, n, dtype, whole_blocks=True)
             T.buffer_store(failed, number(0, "int32"), [0])
-            with loops.each(u.count) as strip, T.serial(0, tirx.min(u.width, n - strip * u.width)) as k:
-                with T.serial(0, strip * u.width + k + 1) as i:
-                    u.store((strip, i, k), matrix[(*at, strip * u.width + k, i)])
+            with loops.each(u.count) as strip, u.each_column(strip) as k, T.serial(0, strip * u.width + k + 1) as i:
+                u.store((strip, i, k), matrix[(*at, strip * u.width + k, i)])
             with T.serial(0, u.count) as step:
                 _factor_block(u, step, failed)
                 if not u.is_single:
                     _update(u, step, loops)
-            with loops.each(u.count) as strip, T.serial(0, tirx.min(u.width, n - strip * u.width)) as k:
+            with loops.each(u.count) as strip, u.each_column(strip) as k:
                 row = strip * u.width + k
                 with T.serial(0, row + 1) as j:
                     value = tirx.Select(failed[0] > 0, number(math.nan, dtype), u[strip, j, k])

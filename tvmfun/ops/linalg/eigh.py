@@ -3,126 +3,167 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tvmfun import dtypes
 from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.core.op import Op, register
-from tvmfun.errors import GradientError
-from tvmfun.ops import formula
-from tvmfun.ops import pointwise as pw
-from tvmfun.ops import shape as shapes
 from tvmfun.ops.linalg.matrices import check_matrix, check_square, halved, matmul, transpose
-from tvmfun.ops.linalg.spectra import *
-from tvmfun.ops.linalg.strips import WIDTH, branch, local, number, padded
+from tvmfun.ops.linalg.reflections import Reflections
+from tvmfun.ops.linalg.rotations import Rotations
+from tvmfun.ops.linalg.spectra import (
+    Values,
+    descending,
+    epsilon,
+    gaps,
+    is_finite,
+    largest,
+    on_diagonal,
+    transposed_product,
+)
+from tvmfun.ops.linalg.strips import (
+    MANY,
+    WIDTH,
+    Loops,
+    Strips,
+    add_up,
+    branch,
+    clear,
+    lanes,
+    local,
+    number,
+    padded,
+    registers,
+)
 from tvmfun.ops.tir import block, prim_func
 
-
+# About two are needed for an eigenvalue; these end a hopeless iteration.
 _STEPS = 50
 
 
-def _eigh_shape(a: ShapeDtype) -> tuple[ShapeDtype, ShapeDtype]:
+def _eigh_shape(a: ShapeDtype, *, vectors: bool) -> ShapeDtype | tuple[ShapeDtype, ShapeDtype]:
     check_matrix("eigh", a)
     check_square("eigh", a)
-    return ShapeDtype(a.shape[:-1], a.dtype), ShapeDtype(a.shape, a.dtype)
+    values = ShapeDtype(a.shape[:-1], a.dtype)
+    return (values, ShapeDtype(a.shape, a.dtype)) if vectors else values
 
 
-def _eigh(a: ShapeDtype) -> tirx.PrimFunc:
+def _eigh(a: ShapeDtype, *, vectors: bool) -> tirx.PrimFunc:
     """Reflections make the matrix tridiagonal, and rotations make that diagonal."""
     lead, n, dtype = a.shape[:-2], a.shape[-1], dtypes.NAMES[a.dtype]
 
     def write(sources, results):
         (matrix,) = sources
-        values, vectors = results
+        values, found = results if vectors else (results, None)
 
         def factor(at: tuple) -> None:
+            loops = Loops(lead, n * n)
             symmetric = lambda i, j: matrix[(*at, tirx.max(i, j), tirx.min(i, j))]
             scale = largest(n, n, symmetric, dtype)
             with T.If(is_finite(scale, dtype)):
                 with T.Then():
                     unit = tirx.Select(scale > number(0, dtype), scale, number(1, dtype))
-                    work = local((n, padded(n)), dtype)
-                    load(work, n, n, lambda i, j: symmetric(i, j) / unit)
-                    diagonal, beside, rotated = _tridiagonalize(work, n)
-                    _diagonalize(diagonal, beside, rotated, n)
+                    work = Strips(n, n, dtype)
+                    work.load(loops, lambda i, j: symmetric(i, j) / unit)
+                    diagonal, beside, reflections = _tridiagonalize(work, loops)
+                    rotations = None
+                    if found is not None:
+                        rotations = Rotations(transposed_product(reflections, n, loops), loops)
+                    _diagonalize(diagonal, beside, n, rotations)
                     order = descending(diagonal, n)
                     with T.serial(0, n) as i:
-                        source = order[n - 1 - i]
-                        T.buffer_store(values, diagonal[source] * unit, [*at, i])
-                        with T.serial(0, n) as j:
-                            T.buffer_store(vectors, rotated[source, j], [*at, j, i])
+                        T.buffer_store(values, diagonal[order[n - 1 - i]] * unit, [*at, i])
+                    if found is not None and rotations is not None:
+                        _store_columns(rotations.rows, order, found, at, loops)
                 with T.Else(), T.serial(0, n) as i:
                     T.buffer_store(values, number(math.nan, dtype), [*at, i])
-                    with T.serial(0, n) as j:
-                        T.buffer_store(vectors, number(math.nan, dtype), [*at, i, j])
+                    if found is not None:
+                        with T.serial(0, n) as j:
+                            T.buffer_store(found, number(math.nan, dtype), [*at, i, j])
 
         block("eigh", sources, results, lead, factor)
 
-    return prim_func([a], _eigh_shape(a), write)
+    return prim_func([a], _eigh_shape(a, vectors=vectors), write)
 
 
-def _tridiagonalize(work: tirx.Buffer, n: int) -> tuple[tirx.Buffer, tirx.Buffer, tirx.Buffer]:
-    """The diagonal, the off-diagonal, and the transposed transformation that makes ``work`` tridiagonal."""
-    dtype = str(work.dtype)
+def _tridiagonalize(work: Strips, loops: Loops) -> tuple[tirx.Buffer, tirx.Buffer, Reflections]:
+    """The diagonal, the off-diagonal, and the reflections that make ``work`` tridiagonal.
+
+    A reflection from both sides is ``a - v w^T - w v^T``, with ``w = p - (tau / 2) (p^T v) v`` and ``p = tau a v``. The
+    matrix is changed when it is read for the next ``p``, because most of the time goes into reading it.
+    """
+    n, dtype, width = work.rows, work.dtype, work.width
     count = max(n - 2, 0)
-    reflections, taus = local((count, padded(n)), dtype), local((count,), dtype)
+    of = Reflections(n, count, width, dtype)
     diagonal, beside = local((n,), dtype), local((n,), dtype)
-    product, dot = local((padded(n),), dtype), Values(dtype, "v")
+    before, other, product = (local((padded(n),), dtype) for _ in range(3))  # the last v and w, and p
+    dot = local((WIDTH,), dtype)
+    of.clear(loops)
+    for vector in (before, other, product):
+        clear(vector)
+
+    def changed(row: Any, column: Any) -> Any:
+        old = work[column // width, row, column % width]
+        return old - before[row] * other[column] - other[row] * before[column]
+
     with T.serial(0, count) as k:
-        with T.serial(0, padded(n)) as i:
-            T.buffer_store(reflections, number(0, dtype), [k, i])
-        beta = reflector(
-            lambda i: work[i, k],
-            k + 1,
-            n,
-            lambda i, value: T.buffer_store(reflections, value, [k, i]),
-            lambda value: T.buffer_store(taus, value, [k]),
-            dtype,
-        )
-        T.buffer_store(beside, beta[0], [k])
-        v = lambda i: reflections[k, i]
-        # From both sides: a - v w^T - w v^T with w = p - (tau / 2) (p^T v) v and p = tau a v.
-        first = tirx.indexdiv(k + 1, WIDTH)
-        with T.serial(first, padded(n) // WIDTH) as strip:
-            total = local((WIDTH,), dtype)
-            with T.serial(0, WIDTH) as j:
-                T.buffer_store(total, number(0, dtype), [j])
-            with T.serial(k + 1, n) as i, T.serial(0, WIDTH) as j:
-                T.buffer_store(total, total[j] + v(i) * work[i, strip * WIDTH + j], [j])
-            with T.serial(0, WIDTH) as j:
-                T.buffer_store(product, total[j] * taus[k], [strip * WIDTH + j])
-        dot.v = 0
-        with T.serial(k + 1, n) as i:
-            dot.v = dot.v + product[i] * v(i)
-        with T.serial(k + 1, n) as i:
-            half = number(0.5, dtype) * taus[k] * dot.v
-            T.buffer_store(product, product[i] - half * v(i), [i])
-        with T.serial(k + 1, n) as i, T.serial(k + 1, n) as j:
-            T.buffer_store(work, work[i, j] - v(i) * product[j] - product[i] * v(j), [i, j])
-    with T.serial(0, n) as i:
-        T.buffer_store(diagonal, work[i, i], [i])
+        first = k + 1
+        T.buffer_store(diagonal, changed(k, k), [k])
+        of.find(k // width, k % width, first, lambda i: changed(i, k))
+        T.buffer_store(beside, of.beta[0], [k])
+        begin = first // width
+
+        def multiply(strip: Any, begin: Any = begin, first: Any = first) -> None:
+            # Vectors of the columns of a strip.
+            total, mine, others = (registers(width, dtype) for _ in range(3))
+            column = lambda j: (begin + strip) * width + j
+            clear(total)
+            for vector, source in ((mine, before), (others, other)):
+                with lanes(width) as j:
+                    T.buffer_store(vector, source[column(j)], [j])
+            with T.serial(first, n) as i:
+                with lanes(width) as j:
+                    value = work[begin + strip, i, j] - before[i] * others[j] - other[i] * mine[j]
+                    work.store((begin + strip, i, j), value)
+                with lanes(width) as j:
+                    T.buffer_store(total, total[j] + of.vector[i] * work[begin + strip, i, j], [j])
+            with lanes(width) as j:
+                T.buffer_store(product, total[j], [column(j)])
+
+        loops.run(work.count - begin, multiply, if_many=n - first >= MANY)
+        clear(dot)
+        with T.serial(first // WIDTH, -(-n // WIDTH)) as part, lanes(WIDTH) as j:
+            i = part * WIDTH + j
+            T.buffer_store(dot, dot[j] + product[i] * of.vector[i], [j])
+        add_up(dot)
+        half = number(0.5, dtype) * of.tau[0] * of.tau[0] * dot[0]
+        with T.serial(first, n) as i:
+            T.buffer_store(other, of.tau[0] * product[i] - half * of.vector[i], [i])
+        with T.serial(first, n) as i:
+            T.buffer_store(before, of.vector[i], [i])
+    with T.serial(count, n) as i:
+        T.buffer_store(diagonal, changed(i, i), [i])
     if n > 1:
-        T.buffer_store(beside, work[n - 1, n - 2], [n - 2])
+        T.buffer_store(beside, changed(n - 1, n - 2), [n - 2])
     T.buffer_store(beside, number(0, dtype), [max(n - 1, 0)])
-    q = local((n, padded(n)), dtype)
-    load(q, n, n, lambda i, j: tirx.Select(tirx.EQ(i, j), number(1, dtype), number(0, dtype)))
-    with T.serial(0, count) as step:
-        k = count - 1 - step
-        reflect(q, lambda i: reflections[k, i], taus[k], k + 1, n, k + 1, padded(n))
-    turned = local((n, padded(n)), dtype)
-    load(turned, n, n, lambda i, j: q[j, i])
-    return diagonal, beside, turned
+    return diagonal, beside, of
 
 
-def _diagonalize(d: tirx.Buffer, e: tirx.Buffer, vectors: tirx.Buffer, n: int) -> None:
+def _store_columns(rows: Strips, order: tirx.Buffer, found: tirx.Buffer, at: Sequence, loops: Loops) -> None:
+    """Stores the rows, those of the largest eigenvalues last, as columns."""
+    n = rows.rows
+    with loops.each(rows.count) as strip, rows.each_column(strip) as k, T.serial(0, n) as i:
+        T.buffer_store(found, rows[strip, order[n - 1 - i], k], [*at, strip * rows.width + k, i])
+
+
+def _diagonalize(d: tirx.Buffer, e: tirx.Buffer, n: int, rotations: Rotations | None) -> None:
     """The implicit QL iteration of Bowdler, Martin, Reinsch and Wilkinson (1968) on a tridiagonal matrix.
 
-    ``d`` becomes the eigenvalues, and the rows of ``vectors`` take part in the rotations.
+    ``d`` becomes the eigenvalues.
     """
     dtype = str(d.dtype)
     x = Values(dtype, "g", "r", "s", "c", "p", "f", "b")
@@ -146,6 +187,8 @@ def _diagonalize(d: tirx.Buffer, e: tirx.Buffer, vectors: tirx.Buffer, n: int) -
                 x.g = d[at.m] - d[first] + e[first] / (x.g + tirx.Select(x.g < zero, -x.r, x.r))
                 x.s, x.c, x.p = 1, 1, 0
                 at.i = at.m - 1
+                if rotations is not None:
+                    rotations.begin(at.m, at.m - 1, -1)
                 with T.While(at.i >= first):
                     x.f = x.s * e[at.i]
                     x.b = x.c * e[at.i]
@@ -164,23 +207,46 @@ def _diagonalize(d: tirx.Buffer, e: tirx.Buffer, vectors: tirx.Buffer, n: int) -
                             x.p = x.s * x.r
                             T.buffer_store(d, x.g + x.p, [at.i + 1])
                             x.g = x.c * x.r - x.b
-                            turn = lambda p, q: (x.c * p - x.s * q, x.s * p + x.c * q)
-                            rotate(vectors, at.i, at.i + 1, padded(n), turn)
+                            if rotations is not None:
+                                rotations.add(x.c, x.s)
                             at.i = at.i - 1
                 with branch(at.i > -2):
                     T.buffer_store(d, d[first] - x.p, [first])
                     T.buffer_store(e, x.g, [first])
                     T.buffer_store(e, zero, [at.m])
+    if rotations is not None:
+        rotations.run()
 
 
-def _eigh_vjp(g: tuple[Array, Array], out: tuple[Array, Array], a: Array) -> Array:
+def _eigh_vjp(g: Any, out: Any, a: Array, *, vectors: bool) -> Array:
     # Giles, "An extended collection of matrix derivative results for forward and reverse mode" (2008), section 3.1.
-    (g_w, g_v), (w, v) = g, out
-    inner = gaps(w) * matmul(v, g_v, transpose_x=True) + on_diagonal(g_w)
+    if not vectors:
+        _, v = eigh(a, vectors=True)
+        inner = on_diagonal(g)
+    else:
+        (g_w, g_v), (w, v) = g, out
+        inner = gaps(w) * matmul(v, g_v, transpose_x=True) + on_diagonal(g_w)
     full = matmul(v @ inner, v, transpose_y=True)
     return halved(full + transpose(full))
 
 
-#: ``eigh(a)``: ``(w, v)``, the eigenvalues of a symmetric ``a`` in ascending order and the eigenvectors in the columns
-#: of ``v``. Only the lower triangle is read. Equal eigenvalues count as independent of each other's eigenvectors.
-eigh = register(Op("eigh", "opaque", _eigh_shape, _eigh, (_eigh_vjp,), batch=lambda batched, a: eigh(a)))
+def _pruned(used: Sequence[bool], *, vectors: bool) -> tuple[Sequence[int], Sequence[int], dict[str, Any]]:
+    """Only the eigenvalues, where nobody reads the eigenvectors."""
+    needs = vectors and used[1]
+    return (0,), ((0, 1) if needs else (0,)), {"vectors": needs}
+
+
+#: ``eigh(a, vectors=)``: ``(w, v)``, the eigenvalues of a symmetric ``a`` in ascending order and the eigenvectors in
+#: the columns of ``v``; without ``vectors`` only ``w``. Only the lower triangle is read. Equal eigenvalues count as
+#: independent of each other's eigenvectors.
+eigh = register(
+    Op(
+        "eigh",
+        "opaque",
+        _eigh_shape,
+        _eigh,
+        (_eigh_vjp,),
+        batch=lambda batched, a, *, vectors: eigh(a, vectors=vectors),
+        prune=_pruned,
+    )
+)

@@ -10,8 +10,8 @@ from tvm.script.ir_builder import tirx as T
 
 from tvmfun import dtypes
 from tvmfun.core.array import Array, ShapeDtype
-from tvmfun.core.op import Op, register
 from tvmfun.core.derivative import zeros
+from tvmfun.core.op import Op, register
 from tvmfun.ops import index
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops import shape as shapes

@@ -23,6 +23,7 @@ from tvmfun.ops.linalg.strips import (
     local,
     number,
     padded,
+    registers,
 )
 
 
@@ -180,14 +181,13 @@ class Products:
 def triangularize(work: Strips, loops: Loops) -> Reflections:
     """Makes a matrix upper triangular; returns the reflections that did it."""
     of = Reflections(work.rows, min(work.rows, work.columns), work.width, work.dtype)
-    product = local((work.width,), work.dtype)
     products = None if work.is_single else Products(of, work)
     of.clear(loops)
     with T.serial(0, of.steps) as step:
         begin = step * of.width
         with T.serial(0, tirx.min(of.width, of.count - begin)) as k:
             of.find(step, k, begin + k, lambda i, k=k: work[step, i, k])
-            _reflect(work, step, begin + k, of, product)
+            _reflect(work, step, begin + k, of)
             work.store((step, begin + k, k), of.beta[0])
             with T.serial(begin + k + 1, work.rows) as i:
                 work.store((step, i, k), number(0, work.dtype))
@@ -198,8 +198,9 @@ def triangularize(work: Strips, loops: Loops) -> Reflections:
     return of
 
 
-def _reflect(work: Strips, strip: Any, first: Any, of: Reflections, product: tirx.Buffer) -> None:
+def _reflect(work: Strips, strip: Any, first: Any, of: Reflections) -> None:
     """Multiplies a strip by the last reflection."""
+    product = registers(work.width, work.dtype)
     clear(product)
     with T.serial(first, work.rows) as i, lanes(work.width) as j:
         T.buffer_store(product, product[j] + of.vector[i] * work[strip, i, j], [j])

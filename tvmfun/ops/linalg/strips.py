@@ -21,13 +21,21 @@ from tvmfun.ops.tir import PRODUCT
 WIDTH = 32
 #: The rows of a tile of a product.
 ROWS = 8
+#: The rows that are left of a matrix from which on one pass over them is worth several threads.
+MANY = 384
 # The elements from which on a matrix is worth several threads.
 _SHARED = 128 * 128
 
 
 def local(shape: Ints, dtype: str) -> tirx.Buffer:
     """Memory of one point of a block."""
-    return T.sblock_alloc_buffer(tuple(max(1, size) for size in shape), dtype, scope="local")
+    sizes = (max(1, size) if isinstance(size, int) else size for size in shape)
+    return T.sblock_alloc_buffer(tuple(sizes), dtype, scope="local")
+
+
+def registers(width: int, dtype: str) -> tirx.Buffer:
+    """A vector of one iteration of a loop, which stays in registers."""
+    return T.alloc_buffer((width,), dtype, scope="local")
 
 
 def number(value: float, dtype: str) -> Any:
@@ -79,11 +87,25 @@ class Loops:
     """The loops of one matrix; those over its strips run in parallel if it is large and there is no other matrix."""
 
     def __init__(self, lead: Ints, size: int) -> None:
-        self.is_parallel = dims.typical(size) >= _SHARED and all(isinstance(count, int) and count == 1 for count in lead)
+        self.is_parallel = dims.typical(size) >= _SHARED and all(
+            isinstance(count, int) and count == 1 for count in lead
+        )
 
     def each(self, count: Any) -> Any:
         """A loop whose iterations are independent."""
         return (T.parallel if self.is_parallel else T.serial)(0, count)
+
+    def run(self, count: Any, body: Callable[[Any], None], *, if_many: Any) -> None:
+        """Runs ``body`` for each of some independent iterations, by several threads if a condition holds."""
+        if not self.is_parallel:
+            with T.serial(0, count) as i:
+                body(i)
+            return
+        with T.If(if_many):
+            with T.Then(), T.parallel(0, count) as i:
+                body(i)
+            with T.Else(), T.serial(0, count) as i:
+                body(i)
 
 
 class Strips:
@@ -130,9 +152,12 @@ class Strips:
 
     def save(self, loops: Loops, store: Callable[[Any, Any, Any], None]) -> None:
         """Calls ``store(row, column, element)`` for each element of the matrix."""
-        with loops.each(self.count) as strip, T.serial(0, self.rows) as i:
-            with T.serial(0, tirx.min(self.width, self.columns - strip * self.width)) as k:
-                store(i, strip * self.width + k, self[strip, i, k])
+        with loops.each(self.count) as strip, T.serial(0, self.rows) as i, self.each_column(strip) as k:
+            store(i, strip * self.width + k, self[strip, i, k])
+
+    def each_column(self, strip: Any) -> Any:
+        """A loop over the columns of a strip that the matrix has."""
+        return T.serial(0, tirx.min(self.width, self.columns - strip * self.width))
 
 
 def add_product(

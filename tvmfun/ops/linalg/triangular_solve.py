@@ -91,9 +91,7 @@ def _solve(a: ShapeDtype, b: ShapeDtype, *, lower: bool, transpose_a: bool, unit
     return prim_func([a, b], b, write)
 
 
-def _substitute(
-    triangle: Strips, found: Strips, strip: Any, negative: tirx.Buffer, *, unit_diagonal: bool
-) -> None:
+def _substitute(triangle: Strips, found: Strips, strip: Any, negative: tirx.Buffer, *, unit_diagonal: bool) -> None:
     """Finds a strip of unknowns, some rows at a time, and subtracts their products from the rows below."""
     height = triangle.width
     with T.serial(0, triangle.count) as step:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from tvm import tirx
 from tvm.tirx import AllocBuffer, Buffer, IfThenElse, Stmt
@@ -13,14 +14,24 @@ from tvmfun.lower.schedule.cpu.marked_products import with_products
 from tvmfun.lower.schedule.stages import Block
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr
-from tvmfun.lower.tir.walk import find
+from tvmfun.lower.tir.walk import find, rewrite
 
 STRIP = 64  # neighbouring points per iteration of the ordered loops
 
 
 def emit_block(block: Block, machine: Machine, tasks: int) -> Stmt:
     """The loops of a block: strips of its last independent axis, and inside them the ordered axes."""
-    return with_products(_loops(block, machine, tasks), machine)
+    body = _with_registers(block.body)
+    return with_products(_loops(replace(block, body=body), machine, tasks), machine)
+
+
+def _with_registers(body: Stmt) -> Stmt:
+    """The body with memory that it allocates in loops on the stack, from where LLVM moves it to registers."""
+    for stmt in find(body, AllocBuffer):
+        own = build.scratch([*map(expressions.to_size, stmt.buffer.shape)], str(stmt.buffer.dtype), stmt.buffer.name)
+        same = lambda other, old=stmt, own=own: AllocBuffer(own) if other.buffer.same_as(old.buffer) else other
+        body = rewrite(build.replace_accesses(body, stmt.buffer, own, list), (AllocBuffer, same))
+    return body
 
 
 def _loops(block: Block, machine: Machine, tasks: int) -> Stmt:

@@ -10,7 +10,6 @@ from tvm.s_tir import SBlock, SBlockRealize
 from tvm.target import Target
 
 from tvmfun.core import expressions
-from tvmfun.lower.tir.walk import rewrite
 
 _THREADS = 256
 
@@ -20,12 +19,12 @@ def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
 
     For blocks that schedule primitives reject because they read their output, such as scatter.
     """
-    body = function.body
+    body, buffers = function.body, []
     if isinstance(body, SBlockRealize) and body.block.name_hint == "root":
-        body = body.block.body
+        body, buffers = body.block.body, list(body.block.alloc_buffers)
     nests = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
     bound = [_bind(nest) for nest in nests]
-    root = SBlock([], [], [], "root", bound[0] if len(bound) == 1 else tirx.SeqStmt(bound))
+    root = SBlock([], [], [], "root", bound[0] if len(bound) == 1 else tirx.SeqStmt(bound), None, buffers)
     return function.with_body(SBlockRealize([], tirx.const(True), root)).with_attr("tvmfun.rule", "opaque")
 
 
@@ -47,7 +46,7 @@ def _bind(nest: tirx.Stmt) -> tirx.Stmt:
         positions[loop.loop_var] = tirx.indexmod(rest, loop.extent)
         rest = tirx.indexdiv(rest, loop.extent)
     values = [positions.get(value, value) for value in realize.iter_values]  # loop variables, one per axis
-    body: tirx.Stmt = rewrite(SBlockRealize(values, point < count, realize.block), (tirx.For, _serial))
+    body: tirx.Stmt = SBlockRealize(values, point < count, realize.block)
     for loop in reversed(ordered):
         body = tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, body)
     for variable, extent, tag in (
@@ -57,8 +56,3 @@ def _bind(nest: tirx.Stmt) -> tirx.Stmt:
         axis = tirx.IterVar(tvm.ir.Range(0, extent), tirx.Var(tag, "int32"), tirx.IterVar.ThreadIndex, tag)
         body = tirx.For(variable, 0, extent, tirx.ForKind.THREAD_BINDING, body, axis)
     return body
-
-
-def _serial(loop: tirx.For) -> tirx.For:
-    """A loop inside a point, which is parallel or a vector on a CPU, run by the point's thread."""
-    return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body)

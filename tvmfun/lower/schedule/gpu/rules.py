@@ -12,13 +12,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tvm
 from tvm import tirx
-from tvm.s_tir import SBlock
 from tvm.target import Target
 
 from tvmfun import dtypes
 from tvmfun.errors import PerformanceWarning, TargetError
 from tvmfun.lower.schedule.gpu import attention, contraction, dlight, fallback, scan, sort, staged
-from tvmfun.lower.tir.walk import called, find, rewrite
+from tvmfun.lower.schedule.gpu.point_memory import with_points_in_memory
+from tvmfun.lower.tir import build
+from tvmfun.lower.tir.walk import called, rewrite
 
 #: Each returns the kernel with its loops bound and the attribute ``tvmfun.rule``; None if it does not take the kernel.
 Rule = Callable[[tirx.PrimFunc, Target], tirx.PrimFunc | None]
@@ -27,21 +28,21 @@ RULES: tuple[Rule, ...] = (
     sort.schedule,
     scan.schedule,
     contraction.schedule,
-    staged.schedule,
-    dlight.schedule,
-    fallback.schedule,
 )
+#: Those for blocks of any body, which take what the rules above refuse.
+RULES_OF_BLOCKS: tuple[Rule, ...] = (staged.schedule, dlight.schedule, fallback.schedule)
+# The bytes that a thread may keep for itself; it cannot have more than 512 KiB.
+_PRIVATE_BYTES = 16 << 10
 
 
 def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
-    """Returns the kernel with its loops bound to blocks and threads.
-
-    Raises:
-        TargetError: if a thread would need memory of a dynamic size.
-    """
-    _check_private_memory(function)
+    """Returns the kernel with its loops bound to blocks and threads."""
     function = _with_constants(function)
-    scheduled = next(filter(None, (_apply(rule, function, target) for rule in RULES)))
+    scheduled = next(filter(None, (_apply(rule, function, target) for rule in RULES)), None)
+    if scheduled is None:
+        function = function.with_body(rewrite(function.body, (tirx.For, _by_one_thread)))
+        function = with_points_in_memory(function, _PRIVATE_BYTES)
+        scheduled = next(filter(None, (_apply(rule, function, target) for rule in RULES_OF_BLOCKS)))
     return scheduled.with_attr("tirx.is_scheduled", True)
 
 
@@ -78,6 +79,20 @@ def _with_constants(function: tirx.PrimFunc) -> tirx.PrimFunc:
     return function.with_body(rewrite(function.body, (tvm.ir.Call, _bits_of_constant)))
 
 
+def _by_one_thread(loop: tirx.For) -> tirx.For:
+    """A serial loop from 0 on, in place of one inside a block that is a vector or runs in parallel on a CPU.
+
+    TVM's ``CanonicalizeLoop`` leaves out a step of a loop whose ends depend on that of another one, if neither begins
+    with 0.
+    """
+    kind = tirx.ForKind.SERIAL if loop.kind in (tirx.ForKind.PARALLEL, tirx.ForKind.VECTORIZED) else loop.kind
+    var, body = loop.loop_var, loop.body
+    if not (isinstance(loop.min, tirx.IntImm) and int(loop.min) == 0):
+        var = tvm.ir.Var(var.name, var.ty)
+        body = build.substitute(body, {loop.loop_var: var + loop.min})
+    return tirx.For(var, tirx.const(0, str(var.ty)), loop.extent, kind, body)
+
+
 def _bits_of_constant(call: tvm.ir.Call) -> tvm.ir.Expr:
     """The bits of a constant as a constant: TVM's code would take its address, which it does not have."""
     value = call.args[0] if called(call) == "tirx.reinterpret" else None
@@ -85,14 +100,3 @@ def _bits_of_constant(call: tvm.ir.Call) -> tvm.ir.Expr:
         return call
     number = np.asarray(value.value, dtypes.canonical(str(value.ty)))
     return tirx.const(int(number.view(str(call.ty))), str(call.ty))
-
-
-def _check_private_memory(function: tirx.PrimFunc) -> None:
-    for buffer in (buffer for block in find(function.body, SBlock) for buffer in block.alloc_buffers):
-        if buffer.scope() == "local" and not all(isinstance(size, tirx.IntImm) for size in buffer.shape):
-            raise TargetError(
-                "compile",
-                "a thread of a GPU cannot keep an array of dynamic size, as sorting along a dynamic axis does",
-                got=str(list(buffer.shape)),
-                hint="a static size of that axis",
-            )
