@@ -187,6 +187,17 @@ def test_products_and_attention_are_tiled(name, machine):
         assert_agree(step(*tvmfun.device_put(arguments, "cuda")), step(*arguments), rtol=rtol, atol=atol)
 
 
+@pytest.mark.filterwarnings("ignore:.*which may be slow:tvmfun.errors.PerformanceWarning")
+def test_sorting_along_dynamic_axes(machine):
+    """What a thread keeps is of a dynamic size: it is in an array of the kernel."""
+    function = lambda x: (tnp.sort(x), tnp.argsort(x), tnp.sort(x, axis=0))
+    step = tvmfun.jit(function, dynamic_shapes=({0: "b", 1: "n"},))
+    for b, n in ((3, 5), (1, 40), (40, 70)):
+        x = draw(b, n)
+        for found, expected in zip(step(*tvmfun.device_put((x,), "cuda")), step(x), strict=True):
+            np.testing.assert_array_equal(found, expected)
+
+
 @pytest.mark.slow
 def test_machine_code_is_loaded_once_and_each_size_has_its_graph(machine):
     step = tvmfun.jit(lambda x: tnp.sort(tnp.exp(x) @ tnp.asarray(W)) + x.sum(), dynamic_shapes=(X,))

@@ -107,12 +107,6 @@ def test_the_mnist_step_for_every_batch_size():
     assert "T.parallel" not in compiled.as_text()
 
 
-def test_a_thread_has_no_memory_of_dynamic_size():
-    sort = tvmfun.jit(lambda x: tnp.sort(x), target=SM_90)
-    with pytest.raises(errors.TargetError, match="dynamic size"):
-        sort.lower(ShapeDtype((3, "b"), "float32")).compile()
-
-
 @pytest.mark.quick("log_softmax-float32", "min-int32", "argmin-float16", "max-float16")
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int32"])
 @pytest.mark.parametrize("function", [tnp.argmax, tnp.argmin, tnp.max, tnp.min, nn.functional.log_softmax])

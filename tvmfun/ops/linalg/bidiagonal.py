@@ -41,7 +41,7 @@ def bidiagonalize(work: Strips, loops: Loops) -> tuple[tirx.Buffer, tirx.Buffer,
     ``y``, because most of the time goes into reading it.
     """
     n, dtype, width = work.rows, work.dtype, work.width
-    count = max(n - 1, 0)
+    count = max(n - 1, 0) if isinstance(n, int) else n - 1
     left, right = (Reflections(n, count, width, dtype) for _ in range(2))
     diagonal, beside = local((n,), dtype), local((n,), dtype)
     v, y, x, u = (local((padded(work.height),), dtype) for _ in range(4))
@@ -106,9 +106,9 @@ def bidiagonalize(work: Strips, loops: Loops) -> tuple[tirx.Buffer, tirx.Buffer,
 
         tiles = work.height // _TOGETHER - first // _TOGETHER
         loops.run(tiles, multiply, if_many=n - first >= MANY)
-    if n > 0:
-        T.buffer_store(diagonal, changed(n - 1, n - 1), [n - 1])
-        T.buffer_store(beside, number(0, dtype), [n - 1])
+    with T.serial(tirx.max(count, 0), n) as i:
+        T.buffer_store(diagonal, changed(i, i), [i])
+        T.buffer_store(beside, number(0, dtype), [i])
     return diagonal, beside, left, right
 
 
@@ -135,6 +135,9 @@ class Iteration:
         at, d = self.at, self.d
         at.p, at.steps = self.n, 0
         with T.While(at.p > 0):
+            for rotations in (self.left, self.right):
+                if rotations is not None:
+                    rotations.make_room()
             self._find_block()
             with T.If(tirx.Or(tirx.EQ(at.k, at.p - 1), at.steps >= _STEPS)):
                 with T.Then():

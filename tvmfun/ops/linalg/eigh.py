@@ -97,7 +97,7 @@ def _tridiagonalize(work: Strips, loops: Loops) -> tuple[tirx.Buffer, tirx.Buffe
     matrix is changed when it is read for the next ``p``, because most of the time goes into reading it.
     """
     n, dtype, width = work.rows, work.dtype, work.width
-    count = max(n - 2, 0)
+    count = max(n - 2, 0) if isinstance(n, int) else n - 2
     of = Reflections(n, count, width, dtype)
     diagonal, beside = local((n,), dtype), local((n,), dtype)
     before, other, product = (local((padded(n),), dtype) for _ in range(3))  # the last v and w, and p
@@ -145,11 +145,13 @@ def _tridiagonalize(work: Strips, loops: Loops) -> tuple[tirx.Buffer, tirx.Buffe
             T.buffer_store(other, of.tau[0] * product[i] - half * of.vector[i], [i])
         with T.serial(first, n) as i:
             T.buffer_store(before, of.vector[i], [i])
-    with T.serial(count, n) as i:
+    with T.serial(tirx.max(count, 0), n) as i:
         T.buffer_store(diagonal, changed(i, i), [i])
-    if n > 1:
-        T.buffer_store(beside, changed(n - 1, n - 2), [n - 2])
-    T.buffer_store(beside, number(0, dtype), [max(n - 1, 0)])
+    # In loops of at most one iteration, because a dynamic size may be 1.
+    with T.serial(tirx.max(count, 0), n - 1) as i:
+        T.buffer_store(beside, changed(i + 1, i), [i])
+    with T.serial(tirx.max(n - 1, 0), n) as i:
+        T.buffer_store(beside, number(0, dtype), [i])
     return diagonal, beside, of
 
 
@@ -188,6 +190,7 @@ def _diagonalize(d: tirx.Buffer, e: tirx.Buffer, n: int, rotations: Rotations | 
                 x.s, x.c, x.p = 1, 1, 0
                 at.i = at.m - 1
                 if rotations is not None:
+                    rotations.make_room()
                     rotations.begin(at.m, at.m - 1, -1)
                 with T.While(at.i >= first):
                     x.f = x.s * e[at.i]

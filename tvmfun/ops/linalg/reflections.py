@@ -132,7 +132,7 @@ class Reflections:
             last = strip * target.width // self.width
             steps = tirx.min(self.steps, last + 1) if of_columns else self.steps
             with T.serial(0, steps) as done:
-                products.apply(steps - 1 - done, strip, transposed=False)
+                products.apply(steps - (done + 1), strip, transposed=False)
 
 
 class Products:

@@ -32,8 +32,13 @@ class Rotations:
         self._count = local((1,), "int32")
         T.buffer_store(self._count, number(0, "int32"), [0])
 
+    def make_room(self) -> None:
+        """Runs what was recorded if there is no room for one more sweep."""
+        with branch(self._count[0] >= number(_SWEEPS, "int32")):
+            self.run()
+
     def begin(self, start: Any, following: Any, step: int, *, fixed: bool = False) -> None:
-        """Begins a sweep.
+        """Begins a sweep, for which there must be room.
 
         Args:
             start: the row that is rotated first.
@@ -41,8 +46,6 @@ class Rotations:
             step: what leads from there to the next row: 1 or -1.
             fixed: whether the sweep is over a fixed row.
         """
-        with branch(self._count[0] >= number(_SWEEPS, "int32")):
-            self.run()
         at = self._count[0]
         zero = number(0, "int32")
         for buffer, value in ((self._starts, start), (self._nexts, following), (self._steps, number(step, "int32"))):

@@ -63,9 +63,10 @@ def lanes(width: int) -> Any:
 def clear(buffer: tirx.Buffer, *at: Any) -> None:
     """Sets the elements of a buffer at some leading indices to 0."""
     *sizes, width = buffer.shape[len(at) :]
+    is_row = isinstance(width, tirx.IntImm) and int(width) <= WIDTH
     with ExitStack() as loops:
         indices = [loops.enter_context(T.serial(0, size)) for size in sizes]
-        with lanes(width) as k:
+        with lanes(width) if is_row else T.serial(0, width) as k:
             T.buffer_store(buffer, number(0, str(buffer.dtype)), [*at, *indices, k])
 
 

@@ -43,7 +43,7 @@ def _solve(a: ShapeDtype, b: ShapeDtype, *, lower: bool, transpose_a: bool, unit
             return left[(*at, column, row)] if transpose_a else left[(*at, row, column)]
 
         def by_strips(at: tuple) -> None:
-            loops = Loops(lead, n * max(n, m))
+            loops = Loops(lead, n * n + n * m)
             triangle, found = Strips(n, n, dtype), Strips(n, m, dtype)
             negative = local((found.count, triangle.width, found.width), dtype)
             triangle.load(loops, lambda i, j: factor(at, i, j))

@@ -59,6 +59,8 @@ RULES = ("fallback", "winograd", "contraction", "window", "reduction", "scalar",
 CONTRACTION_SPEED = 16
 CALL_COST = 8
 LOOP_COST = 256
+# The typical iterations of a loop whose ends are computed.
+VARYING_EXTENT = 16
 
 
 def schedule(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFunc:
@@ -259,7 +261,21 @@ def _work(stage: AnyStage) -> int:
         return points // CONTRACTION_SPEED
     if isinstance(stage, Stage):
         return points * (1 + CALL_COST * build.count_calls(stage.value))
-    return points * (1 if is_straight(stage) else LOOP_COST)
+    return points * (1 if is_straight(stage) else max(LOOP_COST, _loop_work(stage.body)))
+
+
+def _loop_work(stmt: Stmt) -> int:
+    """The iterations of all loops in the body of a block, as many as typical for loops whose ends vary."""
+    if isinstance(stmt, tirx.For):
+        extent = int(stmt.extent) if isinstance(stmt.extent, tirx.IntImm) else VARYING_EXTENT
+        return extent * _loop_work(stmt.body)
+    if isinstance(stmt, tirx.SeqStmt):
+        return sum(map(_loop_work, stmt.seq))
+    if isinstance(stmt, tirx.While | tirx.AttrStmt):
+        return _loop_work(stmt.body)
+    if isinstance(stmt, tirx.IfThenElse):
+        return max(_loop_work(case) for case in (stmt.then_case, stmt.else_case) if case is not None)
+    return 1
 
 
 def _rule(stages: Sequence[AnyStage]) -> str:

@@ -15,7 +15,7 @@ from tvm import tirx
 from tvm.target import Target
 
 from tvmfun import dtypes
-from tvmfun.errors import PerformanceWarning, TargetError
+from tvmfun.errors import PerformanceWarning
 from tvmfun.lower.schedule.gpu import attention, contraction, dlight, fallback, scan, sort, staged
 from tvmfun.lower.schedule.gpu.point_memory import with_points_in_memory
 from tvmfun.lower.tir import build
@@ -49,8 +49,6 @@ def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
 def _apply(rule: Rule, function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | None:
     try:
         return rule(function, target)
-    except TargetError:
-        raise
     except Exception as error:
         # The next rule is slower but takes more kernels.
         text = f"[schedule] {rule.__module__} failed, which may be slow: {type(error).__name__}: {error}"

@@ -1,0 +1,221 @@
+"""Decompositions of matrices of one strip of columns and of many, by one thread and by all.
+
+What has to hold is compared with float64, in units of the dtype's epsilon.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tvmfun import jit, lax
+from tvmfun import numpy as tnp
+from tvmfun.lower.target import host
+
+RNG = np.random.default_rng(0)
+# One strip, its last column, the first of the next, partial strips, several threads, passes shared by threads.
+SIZES = [1, 8, 31, 32, 33, 70, 200, pytest.param(450, marks=pytest.mark.slow)]
+DTYPES = ["float32", "float64"]
+every_size = pytest.mark.parametrize("n", SIZES)
+every_dtype = pytest.mark.parametrize("dtype", DTYPES)
+pytestmark = pytest.mark.quick("*-70-float32", "*-33-float64", "70-float32", "33-float64")
+
+
+def normal(*shape, dtype="float32"):
+    return RNG.normal(size=shape).astype(dtype)
+
+
+def positive(n, dtype):
+    x = RNG.normal(size=(n, n))
+    return (x @ x.T + n * np.eye(n)).astype(dtype)
+
+
+def with_nan(x, lower):
+    """The triangle, with NaN in the other one, which must not be read."""
+    nan = np.full_like(x, np.nan)
+    return np.tril(x) + np.triu(nan, 1) if lower else np.triu(x) + np.tril(nan, -1)
+
+
+def error(found, expected, dtype):
+    """The largest difference, relative to the largest element, in units of epsilon."""
+    found, expected = (np.asarray(x, "float64") for x in (found, expected))
+    assert found.shape == expected.shape
+    return np.max(np.abs(found - expected)) / max(np.max(np.abs(expected)), 1e-30) / np.finfo(dtype).eps
+
+
+def wide(x):
+    return np.asarray(x, "float64")
+
+
+@every_dtype
+@every_size
+def test_cholesky(n, dtype):
+    a = positive(n, dtype)
+    factor = jit(lambda a: lax.linalg.cholesky(a, symmetrize_input=False))
+    assert error(factor(with_nan(a, lower=True)), np.linalg.cholesky(wide(a)), dtype) < 10
+    a[n // 2, n // 2] = -1
+    found = np.asarray(factor(a))
+    assert np.isnan(found[np.tril_indices(n)]).all() and (found[np.triu_indices(n, 1)] == 0).all()
+
+
+@every_dtype
+@every_size
+@pytest.mark.parametrize("columns", [1, 5, 40])
+def test_triangular_solve(columns, n, dtype):
+    solve = jit(lax.linalg.triangular_solve, static_argnames=("left_side", "lower", "transpose_a", "unit_diagonal"))
+    b = normal(n, columns, dtype=dtype)
+    for lower in (False, True):
+        for transposed in (False, True):
+            for unit in (False, True):
+                a = (np.tril if lower else np.triu)(normal(n, n, dtype=dtype) / n + 3 * np.eye(n, dtype=dtype))
+                flags = {"left_side": True, "lower": lower, "transpose_a": transposed, "unit_diagonal": unit}
+                found = solve(with_nan(a, lower), b, **flags)
+                if unit:
+                    np.fill_diagonal(a, 1)
+                expected = np.linalg.solve(wide(a.T if transposed else a), b)
+                assert error(found, expected, dtype) < 30, flags
+
+
+@every_dtype
+@every_size
+@pytest.mark.parametrize("rows", ["as many", "more", "fewer"])
+def test_lu(rows, n, dtype):
+    m = {"as many": n, "more": 2 * n + 3, "fewer": n // 2 + 1}[rows]
+    a = normal(m, n, dtype=dtype)
+    lu, pivots, permutation = map(np.asarray, jit(lax.linalg.lu)(a))
+    k = min(m, n)
+    lower, upper = np.tril(wide(lu)[:, :k], -1) + np.eye(m, k), np.triu(wide(lu)[:k])
+    assert error(lower @ upper, a[permutation], dtype) < 60
+    assert np.abs(np.tril(lu, -1)).max(initial=0) <= 1
+    order = np.arange(m)
+    for i, pivot in enumerate(pivots):
+        order[[i, pivot]] = order[[pivot, i]]
+    np.testing.assert_array_equal(order, permutation)
+
+
+@every_dtype
+@every_size
+@pytest.mark.parametrize("rows", ["as many", "more", "fewer"])
+@pytest.mark.parametrize("full", [False, True])
+def test_qr(full, rows, n, dtype):
+    m = {"as many": n, "more": 2 * n + 3, "fewer": n // 2 + 1}[rows]
+    a = normal(m, n, dtype=dtype)
+    q, r = map(wide, jit(lambda a: lax.linalg.qr(a, full_matrices=full))(a))
+    assert error(q @ r, a, dtype) < 30
+    assert error(q.T @ q, np.eye(q.shape[1]), dtype) < 50
+    assert (np.tril(r, -1) == 0).all()
+    expected = np.linalg.qr(wide(a), mode="complete" if full else "reduced")[1]
+    assert error(r, expected, dtype) < 50 * n
+
+
+@every_dtype
+@every_size
+def test_eigh(n, dtype):
+    x = normal(n, n, dtype=dtype)
+    a = (x + x.T) / 2
+    w, v = map(wide, jit(tnp.linalg.eigh)(a))
+    expected = np.linalg.eigvalsh(wide(a))
+    assert error(w, expected, dtype) < 50
+    assert error(v * w @ v.T, a, dtype) < 30 * n**0.5
+    assert error(v.T @ v, np.eye(n), dtype) < 50
+    assert error(jit(tnp.linalg.eigvalsh)(a), expected, dtype) < 50
+
+
+def check_svd(a, dtype, full=False):
+    u, s, vt = map(wide, jit(lambda a: tnp.linalg.svd(a, full_matrices=full))(a))
+    expected = np.linalg.svd(wide(a), compute_uv=False)
+    assert (s >= 0).all() and (np.diff(s) <= 0).all()
+    assert error(s, expected, dtype) < 80
+    assert error(jit(tnp.linalg.svdvals)(a), expected, dtype) < 80
+    k = len(s)
+    scale = max(s.max(), 1e-30)
+    assert np.abs(u[:, :k] * s @ vt[:k] - a).max() / scale / np.finfo(dtype).eps < 40
+    assert error(u.T @ u, np.eye(u.shape[1]), dtype) < 130
+    assert error(vt @ vt.T, np.eye(vt.shape[0]), dtype) < 130
+
+
+@every_dtype
+@every_size
+@pytest.mark.parametrize("rows", ["as many", "more", "fewer"])
+@pytest.mark.parametrize("full", [False, True])
+def test_svd(full, rows, n, dtype):
+    m = {"as many": n, "more": n + 40, "fewer": n // 2 + 1}[rows]
+    check_svd(normal(m, n, dtype=dtype), dtype, full)
+
+
+def bidiagonal(n):
+    return np.diag(np.where(np.arange(n) % 4, 1, 0)) + np.diag(np.ones(n - 1), 1)
+
+
+HARD = {
+    "zeros": lambda n: np.zeros((n, n)),
+    "identity": np.eye,
+    "ones": lambda n: np.ones((n, n)),
+    "wide ones": lambda n: np.ones((n, 2 * n)),
+    "rank 2": lambda n: RNG.normal(size=(n, 2)) @ RNG.normal(size=(2, n)),
+    "diagonal with zeros": lambda n: np.diag(np.where(np.arange(n) % 3, np.arange(n), 0)),
+    "zeros on the diagonal": bidiagonal,
+    "nilpotent": lambda n: np.diag(np.ones(n - 1), 1),
+    "graded": lambda n: RNG.normal(size=(n, n)) * 10.0 ** -np.arange(n)[:, None].clip(0, 30),
+    "Hilbert": lambda n: 1 / (np.arange(n)[:, None] + np.arange(n) + 1),
+    "large": lambda n: RNG.normal(size=(n, n)) * 1e30,
+    "small": lambda n: RNG.normal(size=(n, n)) * 1e-36,
+}
+
+
+@every_dtype
+@pytest.mark.parametrize("n", [5, 70])
+@pytest.mark.parametrize("name", HARD)
+def test_svd_of_hard_matrices(name, n, dtype):
+    check_svd(HARD[name](n).astype(dtype), dtype)
+
+
+@every_dtype
+@pytest.mark.parametrize("n", [5, 70])
+@pytest.mark.parametrize("name", [name for name in HARD if name != "wide ones"])
+def test_eigh_of_hard_matrices(name, n, dtype):
+    x = HARD[name](n)
+    a = (x / 2 + x.T / 2).astype(dtype)
+    w, v = map(wide, jit(tnp.linalg.eigh)(a))
+    assert error(w, np.linalg.eigvalsh(wide(a)), dtype) < 50
+    assert np.abs(v * w @ v.T - a).max() / max(np.abs(w).max(), 1e-30) / np.finfo(dtype).eps < 30
+    assert error(v.T @ v, np.eye(n), dtype) < 50
+
+
+FUNCTIONS = {
+    "cholesky": lambda a: tnp.linalg.cholesky(a @ tnp.matrix_transpose(a) + 9 * tnp.eye(a.shape[-1])),
+    "inv": tnp.linalg.inv,
+    "qr": tnp.linalg.qr,
+    "eigh": lambda a: tnp.linalg.eigh(a + tnp.matrix_transpose(a)),
+    "svd": lambda a: tnp.linalg.svd(a, full_matrices=False),
+}
+
+
+def leaves(found):
+    return found if isinstance(found, tuple) else (found,)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_threads_change_no_bit(name):
+    a = normal(420, 420)
+    one, two = (leaves(jit(FUNCTIONS[name], target={**host().export(), "num-cores": n})(a)) for n in (1, 2))
+    for x, y in zip(one, two, strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_batch_is_its_matrices(name):
+    a = normal(3, 40, 40)
+    function = jit(FUNCTIONS[name])
+    for found, *expected in zip(leaves(function(a)), *(leaves(function(x)) for x in a), strict=True):
+        np.testing.assert_array_equal(found, np.stack([np.asarray(x) for x in expected]))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_dynamic_sizes(name):
+    """Sums are in another order where the elements between rows are not known."""
+    function = jit(FUNCTIONS[name], dynamic_shapes=({0: "b", 1: "n", 2: "n"},))
+    for b, n in ((2, 3), (1, 40), (4, 33), (1, 150)):
+        a = normal(b, n, n)
+        for found, expected in zip(leaves(function(a)), leaves(jit(FUNCTIONS[name])(a)), strict=True):
+            np.testing.assert_allclose(np.abs(found), np.abs(expected), rtol=3e-3, atol=3e-3)
