@@ -1,43 +1,59 @@
-; ``main``: a loop over the steps of a Program, which are data.
-;
-; The module defines, besides:
-;
-;   @tvmfun.kernels    the addresses of functions: kernels, and after them those that store constants
-;   @tvmfun.calls      for each step the index of its function, and the number of its arguments
-;   @tvmfun.arguments  the arguments of all steps, which are sums of a word of the table at the first slot, of one at the
-;                      second slot, and of a number; slots below zero stand for zero
-;   @tvmfun.count      the numbers of steps, of kernels, and of the most arguments of a step
-;   @tvmfun.tick       a function that is called before the first step and after each, with the number of kernels called
+; The loop of every ``main`` over the steps of a Program, which are data: it is compiled once for all Programs in memory, and
+; is a part of each library.
 
 %tvmfun.argument = type { i32, i32, i64 }
+; The addresses of:
+;
+;   functions   their addresses: kernels, and after them those that store constants
+;   calls       for each step the index of its function, and the number of its arguments
+;   arguments   the arguments of all steps, which are sums of a word of the table at the first slot, of one at the second
+;               slot, and of a number; slots below zero stand for zero
+;   tick        null, or a function that is called before the first step and after each, with the number of kernels called
+;
+; and the numbers of steps, of kernels, and of the most arguments of a step.
+%tvmfun.program = type { ptr, ptr, ptr, ptr, i64, i64, i64 }
 
 @tvmfun.zero = private constant i64 0
 
-; Not optimized, which would take longer than to generate the code of a small kernel. Exceptions pass through it, such as
-; that of memory that a kernel cannot get.
-define i32 @__tvm_ffi_main(ptr %self, ptr %given, i32 %number.given, ptr %result) noinline optnone {
+define internal void @tvmfun.count(ptr %tick, ptr %table, i64 %called) {
+  %is.null = icmp eq ptr %tick, null
+  br i1 %is.null, label %end, label %call
+
+call:
+  call void %tick(ptr %table, i64 %called)
+  br label %end
+
+end:
+  ret void
+}
+
+; Exceptions pass through it, such as that of memory that a kernel cannot get.
+define internal i32 @tvmfun.run(ptr %program, ptr %given) {
 entry:
-  %steps = load i64, ptr @tvmfun.count
-  %kernels.at = getelementptr i64, ptr @tvmfun.count, i64 1
-  %kernels = load i64, ptr %kernels.at
-  %most.at = getelementptr i64, ptr @tvmfun.count, i64 2
-  %most = load i64, ptr %most.at
+  %data = load %tvmfun.program, ptr %program
+  %functions = extractvalue %tvmfun.program %data, 0
+  %calls = extractvalue %tvmfun.program %data, 1
+  %arguments = extractvalue %tvmfun.program %data, 2
+  %tick = extractvalue %tvmfun.program %data, 3
+  %steps = extractvalue %tvmfun.program %data, 4
+  %kernels = extractvalue %tvmfun.program %data, 5
+  %most = extractvalue %tvmfun.program %data, 6
   %slots = add i64 %most, 1
   %stack = alloca %tvmfun.argument, i64 %slots, align 8
   %table.at = getelementptr %tvmfun.argument, ptr %given, i64 0, i32 2
   %table = load ptr, ptr %table.at
-  call void @tvmfun.tick(ptr %table, i64 0)
+  call void @tvmfun.count(ptr %tick, ptr %table, i64 0)
   br label %next
 
 next:
   %step = phi i64 [ 0, %entry ], [ %step.next, %done ]
   %called = phi i64 [ 0, %entry ], [ %called.next, %done ]
-  %first = phi ptr [ @tvmfun.arguments, %entry ], [ %last, %done ]
+  %first = phi ptr [ %arguments, %entry ], [ %last, %done ]
   %is.step = icmp ult i64 %step, %steps
   br i1 %is.step, label %prepare, label %end
 
 prepare:
-  %index.at = getelementptr [2 x i32], ptr @tvmfun.calls, i64 %step
+  %index.at = getelementptr [2 x i32], ptr %calls, i64 %step
   %index = load i32, ptr %index.at
   %number.at = getelementptr i32, ptr %index.at, i64 1
   %number = load i32, ptr %number.at
@@ -75,7 +91,7 @@ pass:
 run:
   ; Functions return nothing, but what follows the arguments must not look like an object.
   store i32 0, ptr %to
-  %function.at = getelementptr ptr, ptr @tvmfun.kernels, i32 %index
+  %function.at = getelementptr ptr, ptr %functions, i32 %index
   %function = load ptr, ptr %function.at
   %status = call i32 %function(ptr null, ptr %stack, i32 %number, ptr %to)
   %is.good = icmp eq i32 %status, 0
@@ -86,7 +102,7 @@ done:
   %is.kernel = icmp ult i64 %wide.index, %kernels
   %one = zext i1 %is.kernel to i64
   %called.next = add i64 %called, %one
-  call void @tvmfun.tick(ptr %table, i64 %called.next)
+  call void @tvmfun.count(ptr %tick, ptr %table, i64 %called.next)
   %step.next = add i64 %step, 1
   br label %next
 

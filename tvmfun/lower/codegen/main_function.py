@@ -3,11 +3,13 @@
 As instructions, the steps of a large Program take LLVM a tenth of the time that all its kernels take.
 
 In a library the linker writes the table. In memory, where LLVM modules are not linked, :func:`tvmfun.threads.bind`
-writes the addresses of other modules' kernels, and calls of these kernels go through the table.
+writes the addresses of other modules' kernels, and calls of these kernels go through the table. There, all Programs run
+one loop: its code would take LLVM a third of the time that a small Program takes.
 """
 
 from __future__ import annotations
 
+import ctypes
 import re
 import time
 from collections.abc import Sequence
@@ -15,7 +17,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from tvmfun.llvm_modules import with_added
+from tvm.target import Target
+
+from tvmfun.llvm_modules import empty_module, parsed, with_added
 from tvmfun.lower.codegen.memory_plan import Call, Store
 from tvmfun.lower.tir.calling_convention import SYMBOL_PREFIX
 from tvmfun.runtime.plan import Address, Size
@@ -31,7 +35,6 @@ _INTEGER = 1  # the FFI's index of the type
 _NO_SLOT = -1
 _ADDRESS_BYTES = 8
 
-_NO_CLOCK = "define internal void @tvmfun.tick(ptr %table, i64 %called) {\n  ret void\n}\n"
 _CLOCK = f"""declare i32 @clock_gettime(i32, ptr)
 
 define internal void @tvmfun.tick(ptr %table, i64 %called) {{
@@ -56,11 +59,14 @@ _CALL_BY_TABLE = """  %function.at = getelementptr ptr, ptr @tvmfun.kernels, i64
   %status = call i32 %function(ptr %self, ptr %given, i32 %number.given, ptr %result)
   ret i32 %status"""
 
-_RETURN_TABLE = f"""  %table = ptrtoint ptr @tvmfun.kernels to i64
-  %table.at = getelementptr {_ARGUMENT}, ptr %result, i64 0, i32 2
+_RETURN_ADDRESS = f"""  %address = ptrtoint ptr @OF to i64
+  %address.at = getelementptr {_ARGUMENT}, ptr %result, i64 0, i32 2
   store i32 {_INTEGER}, ptr %result
-  store i64 %table, ptr %table.at
+  store i64 %address, ptr %address.at
   ret i32 0"""
+
+_RUN = """  %status = call i32 LOOP(ptr @tvmfun.program, ptr %given)
+  ret i32 %status"""
 
 # Returns the number of bytes.
 _WRITE = f"""  %to.at = getelementptr {_ARGUMENT}, ptr %given, i64 0, i32 2
@@ -96,18 +102,20 @@ class MainFunction:
         """
         if in_memory:
             text = self._calling_by_table(text)
+            loop, types = f"inttoptr (i64 {_address_of_loop()} to ptr)", _types()
             addresses, kind = ["ptr null"] * len(self.elsewhere), "global"
-            others = [_function(TABLE, _RETURN_TABLE)]
+            others = [_function(TABLE, _RETURN_ADDRESS.replace("OF", "tvmfun.kernels"))] if self.elsewhere else []
         else:
+            loop, types = "@tvmfun.run", _loop()
             addresses, kind = list(map(_symbol, self.elsewhere)), "constant"
             others = [_declaration(name) for name in self.elsewhere if f"@{SYMBOL_PREFIX}{name}(" not in text]
         widths = self._widths
         addresses += [*map(_symbol, self.local), *(f"ptr @{_store_of(bits)}" for bits in widths)]
         others += [_function(_store_of(bits), _STORE.replace("BITS", str(bits)), "internal ", "") for bits in widths]
-        clock = _NO_CLOCK if self.clock_slot is None else _CLOCK.replace("SLOT", str(self.clock_slot))
-        return with_added(
-            text, _loop(), _array("tvmfun.kernels", "ptr", addresses, kind), *self._data(), clock, *others
-        )
+        if self.clock_slot is not None:
+            others.append(_CLOCK.replace("SLOT", str(self.clock_slot)))
+        main = _function("main", _RUN.replace("LOOP", loop))
+        return with_added(text, types, main, _array("tvmfun.kernels", "ptr", addresses, kind), *self._data(), *others)
 
     @property
     def _widths(self) -> list[int]:
@@ -140,10 +148,13 @@ class MainFunction:
             calls += [index, len(given)]
             arguments += map(_argument, given)
         counts = len(self.steps), len(kernels), max(calls[1::2], default=0)
+        tick = "null" if self.clock_slot is None else "@tvmfun.tick"
+        addresses = [f"ptr {address}" for address in ("@tvmfun.kernels", "@tvmfun.calls", "@tvmfun.arguments", tick)]
+        program = ", ".join([*addresses, *(f"i64 {count}" for count in counts)])
         return [
             _array("tvmfun.calls", "i32", [f"i32 {number}" for number in calls]),
             _array("tvmfun.arguments", _ARGUMENT, arguments),
-            _array("tvmfun.count", "i64", [f"i64 {count}" for count in counts]),
+            f"@tvmfun.program = private constant %tvmfun.program {{ {program} }}\n",
         ]
 
 
@@ -163,6 +174,24 @@ def with_addresses(text: str, names: Sequence[str]) -> str:
 @cache
 def _loop() -> str:
     return Path(__file__).with_name("main.ll").read_text()
+
+
+@cache
+def _types() -> str:
+    """The types of the loop's data."""
+    return "".join(re.findall(r"^%[^\n]* = type [^\n]*\n", _loop(), re.MULTILINE))
+
+
+@cache
+def _address_of_loop() -> int:
+    """The address of the loop that Programs in memory run."""
+    text = with_added(
+        empty_module(Target("llvm")), _loop(), _function("address", _RETURN_ADDRESS.replace("OF", "tvmfun.run"))
+    )
+    module = parsed(text)
+    # Never unloaded: a Program may run until the process ends, when Python has freed its modules.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(module))
+    return module["address"]()
 
 
 def _symbol(kernel: str) -> str:

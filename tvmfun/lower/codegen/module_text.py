@@ -13,6 +13,14 @@ from tvmfun.lower.tir.micro_kernels.definitions import with_definitions
 # TVM adds these two functions, of 25 blocks, to every module. LLVM calls them on processors without such instructions.
 _CONVERSIONS = re.compile(r"^define weak [^\n]*@__(?:truncsfhf2|extendhfsf2)\(.*?^}\n", re.DOTALL | re.MULTILINE)
 _USES_HALF = re.compile(r"^(?!declare ).*\bhalf\b", re.MULTILINE)
+# What the runtime would call when it loads a module: nothing, with an entry in a table of constructors.
+_STARTUP = re.compile(
+    r"^define internal void @__tvm_module_startup\(\) #\d+ \{\nentry:\n  ret void\n\}\n", re.MULTILINE
+)
+_CONSTRUCTORS = (
+    "@llvm.global_ctors = appending global [1 x { i32, ptr, ptr }] "
+    "[{ i32, ptr, ptr } { i32 65535, ptr @__tvm_module_startup, ptr null }]\n"
+)
 # Debug information, and what stands instead. The fixed characters at the start of a pattern are found by scanning
 # memory. LLVM ignores debug information without a version, so what is not referred to may stay.
 _REFERENCES = [
@@ -39,7 +47,7 @@ def edited(
     """Returns the LLVM module without debug information and float16 conversions, but with the micro-kernels it calls.
 
     The former, which modules that do not compute in float16 do without, take LLVM longer than a small kernel, and
-    longer than to print and read the text of large ones.
+    longer than to print and read the text of large ones. A constructor that does nothing goes, too.
 
     Args:
         module: the LLVM module.
@@ -51,7 +59,7 @@ def edited(
     without_conversions = _CONVERSIONS.sub("", text)
     if "half" not in without_conversions or not _USES_HALF.search(without_conversions):
         text = without_conversions
-    text = with_definitions(_without_debug_information(text))
+    text = with_definitions(_without_startup(_without_debug_information(text)))
     if opt_level is not None:
         text = _OPT_LEVEL.sub(rf"\g<1>{opt_level}", text, count=1)
         # No optimizer does it, and a product and a sum are fused only if no memory is between them.
@@ -59,6 +67,14 @@ def edited(
     for old, new in (names or {}).items():
         text = text.replace(old, new)
     return parsed(edit(text) if edit else text)
+
+
+def _without_startup(text: str) -> str:
+    """Removes the constructor of a module that does nothing."""
+    if _CONSTRUCTORS not in text or text.count("@__tvm_module_startup") != 2:
+        return text
+    removed, found = _STARTUP.subn("", text)
+    return removed.replace(_CONSTRUCTORS, "", 1) if found else text
 
 
 def _without_debug_information(text: str) -> str:
