@@ -23,7 +23,9 @@ pytest_plugins = ["support.levels"]
 _workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 if _workers > 1:
     os.environ.setdefault("TVMFUN_NUM_THREADS", str(max(2, (os.cpu_count() or 1) // _workers)))
-_MOST_RESIDENT = 3 << 30
+# Bytes at which caches are dropped first, and how many more the process then has to have before they are again: what
+# imported packages and live tests keep may exceed the first limit, and each time takes about a second.
+_MOST_RESIDENT, _GROWTH = 3 << 30, 1 << 30
 
 
 def _flags_of_xla() -> list[str]:
@@ -70,6 +72,7 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="module", autouse=True)
 def modest_memory():
     """Compiled modules take about a megabyte each, also JAX's: they are dropped where they have become many."""
+    global _MOST_RESIDENT
     yield
     if _resident() < _MOST_RESIDENT:
         return
@@ -79,9 +82,10 @@ def modest_memory():
     if "jax" in sys.modules:
         sys.modules["jax"].clear_caches()
     gc.collect()
-    # glibc keeps what was freed; above the limit for good, the caches would be dropped after every module.
+    # glibc keeps what was freed.
     if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
         trim(0)
+    _MOST_RESIDENT = max(_MOST_RESIDENT, _resident() + _GROWTH)
 
 
 def _resident() -> int:

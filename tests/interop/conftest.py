@@ -1,8 +1,24 @@
 """Prints what the OpInfo tests compared and skipped, after all of them (also where xdist runs them)."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
+
+@pytest.fixture(scope="module")
+def outside_of_unittest() -> Iterator[None]:
+    """Samples of PyTorch without the search for a ``unittest.TestCase`` on the stack, which reads all frames' sources.
+
+    It takes the longer the more modules are imported: among all tests, a third of the time of these.
+    """
+    from torch.testing._internal import common_utils
+    from torch.testing._internal.opinfo import core
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (common_utils, core):
+            patch.setattr(module, "extract_test_fn", lambda: None)
+        yield
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree  # noqa: E402
 
 import tvmfun  # noqa: E402
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("outside_of_unittest")]
 
 SAMPLES = 3  # how many samples of one op are compared
 TRIED = 400  # how many are looked at to find them

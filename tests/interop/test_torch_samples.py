@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree  # noqa: E402
 import tvmfun  # noqa: E402
 from tvmfun.interop.torch import from_torch  # noqa: E402
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("outside_of_unittest")]
 
 SAMPLES = 4
 LARGEST = 4000
