@@ -18,7 +18,6 @@ SIZES = [1, 8, 31, 32, 33, 70, 200, pytest.param(450, marks=pytest.mark.slow)]
 DTYPES = ["float32", "float64"]
 every_size = pytest.mark.parametrize("n", SIZES)
 every_dtype = pytest.mark.parametrize("dtype", DTYPES)
-pytestmark = pytest.mark.quick("*-70-float32", "*-33-float64", "70-float32", "33-float64")
 
 
 def normal(*shape, dtype="float32"):
@@ -47,6 +46,7 @@ def wide(x):
     return np.asarray(x, "float64")
 
 
+@pytest.mark.quick("70-float32", "33-float64")
 @every_dtype
 @every_size
 def test_cholesky(n, dtype):
@@ -58,6 +58,7 @@ def test_cholesky(n, dtype):
     assert np.isnan(found[np.tril_indices(n)]).all() and (found[np.triu_indices(n, 1)] == 0).all()
 
 
+@pytest.mark.quick("40-70-float32", "1-33-float64")
 @every_dtype
 @every_size
 @pytest.mark.parametrize("columns", [1, 5, 40])
@@ -76,6 +77,7 @@ def test_triangular_solve(columns, n, dtype):
                 assert error(found, expected, dtype) < 30, flags
 
 
+@pytest.mark.quick("more-70-float32", "fewer-33-float64")
 @every_dtype
 @every_size
 @pytest.mark.parametrize("rows", ["as many", "more", "fewer"])
@@ -93,6 +95,7 @@ def test_lu(rows, n, dtype):
     np.testing.assert_array_equal(order, permutation)
 
 
+@pytest.mark.quick("False-more-70-float32", "True-fewer-33-float64")
 @every_dtype
 @every_size
 @pytest.mark.parametrize("rows", ["as many", "more", "fewer"])
@@ -108,6 +111,7 @@ def test_qr(full, rows, n, dtype):
     assert error(r, expected, dtype) < 50 * n
 
 
+@pytest.mark.quick("70-float32", "33-float64")
 @every_dtype
 @every_size
 def test_eigh(n, dtype):
@@ -134,6 +138,7 @@ def check_svd(a, dtype, full=False):
     assert error(vt @ vt.T, np.eye(vt.shape[0]), dtype) < 130
 
 
+@pytest.mark.quick("False-fewer-70-float32", "True-more-33-float64")
 @every_dtype
 @every_size
 @pytest.mark.parametrize("rows", ["as many", "more", "fewer"])
@@ -163,6 +168,7 @@ HARD = {
 }
 
 
+@pytest.mark.quick("zeros on the diagonal-70-float32", "rank 2-70-float64")
 @every_dtype
 @pytest.mark.parametrize("n", [5, 70])
 @pytest.mark.parametrize("name", HARD)
@@ -170,6 +176,7 @@ def test_svd_of_hard_matrices(name, n, dtype):
     check_svd(HARD[name](n).astype(dtype), dtype)
 
 
+@pytest.mark.quick("ones-70-float32")
 @every_dtype
 @pytest.mark.parametrize("n", [5, 70])
 @pytest.mark.parametrize("name", [name for name in HARD if name != "wide ones"])
@@ -195,6 +202,7 @@ def leaves(found):
     return found if isinstance(found, tuple) else (found,)
 
 
+@pytest.mark.quick("cholesky", "svd")
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_threads_change_no_bit(name):
     a = normal(420, 420)
@@ -203,6 +211,7 @@ def test_threads_change_no_bit(name):
         np.testing.assert_array_equal(x, y)
 
 
+@pytest.mark.quick("qr")
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_batch_is_its_matrices(name):
     a = normal(3, 40, 40)
@@ -211,6 +220,7 @@ def test_a_batch_is_its_matrices(name):
         np.testing.assert_array_equal(found, np.stack([np.asarray(x) for x in expected]))
 
 
+@pytest.mark.quick("inv", "eigh")
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_dynamic_sizes(name):
     """Sums are in another order where the elements between rows are not known."""
