@@ -46,8 +46,11 @@ def _narrow(value: np.ndarray) -> np.ndarray:
 
 
 def without_signs(name: str, results: Any) -> Any:
-    """The results of an op; eigenvectors without their signs, which rounding decides."""
-    return (results[0], tnp.abs(results[1])) if name == "eigh" else results
+    """The results of an op; eigenvectors and singular vectors without their signs, which rounding decides."""
+    if name not in ("eigh", "svd") or not isinstance(results, tuple):
+        return results
+    values = min(results, key=lambda part: part.ndim)
+    return tuple(part if part is values else tnp.abs(part) for part in results)
 
 
 def _ops() -> Iterator[Comparison]:
