@@ -189,7 +189,7 @@ def test_products_and_attention_are_tiled(name, machine):
 
 @pytest.mark.filterwarnings("ignore:.*which may be slow:tvmfun.errors.PerformanceWarning")
 def test_sorting_along_dynamic_axes(machine):
-    """What a thread keeps is of a dynamic size: it is in an array of the kernel."""
+    """Memory of a thread whose size is dynamic is a part of an array of the kernel."""
     function = lambda x: (tnp.sort(x), tnp.argsort(x), tnp.sort(x, axis=0))
     step = tvmfun.jit(function, dynamic_shapes=({0: "b", 1: "n"},))
     for b, n in ((3, 5), (1, 40), (40, 70)):

@@ -13,7 +13,7 @@ from tvmfun.lower.tir.micro_kernels.definitions import with_definitions
 # TVM adds these two functions, of 25 blocks, to every module. LLVM calls them on processors without such instructions.
 _CONVERSIONS = re.compile(r"^define weak [^\n]*@__(?:truncsfhf2|extendhfsf2)\(.*?^}\n", re.DOTALL | re.MULTILINE)
 _USES_HALF = re.compile(r"^(?!declare ).*\bhalf\b", re.MULTILINE)
-# What the runtime would call when it loads a module: nothing, with an entry in a table of constructors.
+# A function that the runtime would call when it loads a module, which does nothing, and its entry among constructors.
 _STARTUP = re.compile(
     r"^define internal void @__tvm_module_startup\(\) #\d+ \{\nentry:\n  ret void\n\}\n", re.MULTILINE
 )

@@ -34,7 +34,7 @@ _TOGETHER = 4
 
 
 def bidiagonalize(work: Strips, loops: Loops) -> tuple[tirx.Buffer, tirx.Buffer, Reflections, Reflections]:
-    """The diagonal, the one above it, and the reflections of rows and of columns that leave nothing else.
+    """Returns the diagonal, the one above it, and the reflections of rows and of columns that leave nothing else.
 
     Those of step ``k`` change the matrix to ``a - v y^T - x u^T``, with ``y = tau a^T v`` for the vector ``v`` of the
     rows, and ``x = tau (a - v y^T) u`` for that of the columns. The matrix is changed when it is read for the next

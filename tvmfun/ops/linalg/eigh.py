@@ -91,7 +91,7 @@ def _eigh(a: ShapeDtype, *, vectors: bool) -> tirx.PrimFunc:
 
 
 def _tridiagonalize(work: Strips, loops: Loops) -> tuple[tirx.Buffer, tirx.Buffer, Reflections]:
-    """The diagonal, the off-diagonal, and the reflections that make ``work`` tridiagonal.
+    """Returns the diagonal, the off-diagonal, and the reflections that make ``work`` tridiagonal.
 
     A reflection from both sides is ``a - v w^T - w v^T``, with ``w = p - (tau / 2) (p^T v) v`` and ``p = tau a v``. The
     matrix is changed when it is read for the next ``p``, because most of the time goes into reading it.

@@ -1,4 +1,4 @@
-"""What the decompositions into eigenvalues and into singular values share."""
+"""Parts of the decompositions into eigenvalues and into singular values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loop programs on matrices in strips of columns: what the programs of all decompositions are built of.
+"""Loop programs on matrices in strips of columns: parts of the programs of all decompositions.
 
 A strip is some columns of a matrix, contiguous in memory, so that its rows are vectors, tiles of it stay in the cache,
 and no size of a matrix makes rows compete for the same cache lines.
