@@ -19,7 +19,9 @@ from tvmfun.ops.linalg.strips import (
     Strips,
     add_up,
     branch,
+    change_rows,
     clear,
+    dot,
     lanes,
     local,
     number,
@@ -45,7 +47,7 @@ def bidiagonalize(work: Strips, loops: Loops) -> tuple[tirx.Buffer, tirx.Buffer,
     left, right = (Reflections(n, count, width, dtype) for _ in range(2))
     diagonal, beside = local((n,), dtype), local((n,), dtype)
     v, y, x, u = (local((padded(work.height),), dtype) for _ in range(4))
-    dot = local((WIDTH,), dtype)
+    square = local((WIDTH,), dtype)  # y^T u
     for of in (left, right):
         of.clear(loops)
     for vector in (v, y, x, u):
@@ -61,20 +63,8 @@ def bidiagonalize(work: Strips, loops: Loops) -> tuple[tirx.Buffer, tirx.Buffer,
         T.buffer_store(diagonal, left.beta[0], [k])
 
         def change(strip: Any, begin: Any = begin, k: Any = k) -> None:
-            total, mine, others = (registers(width, dtype) for _ in range(3))
-            column = lambda j: (begin + strip) * width + j
-            clear(total)
-            for vector, source in ((mine, y), (others, u)):
-                with lanes(width) as j:
-                    T.buffer_store(vector, source[column(j)], [j])
-            with T.serial(k, n) as i:
-                with lanes(width) as j:
-                    value = work[begin + strip, i, j] - v[i] * mine[j] - x[i] * others[j]
-                    work.store((begin + strip, i, j), value)
-                with lanes(width) as j:
-                    T.buffer_store(total, total[j] + left.vector[i] * work[begin + strip, i, j], [j])
-            with lanes(width) as j:
-                T.buffer_store(y, left.tau[0] * total[j], [column(j)])
+            store = lambda column, total: T.buffer_store(y, left.tau[0] * total, [column])
+            change_rows(work, begin + strip, k, (v, x), (y, u), left.vector, store)
 
         loops.run(work.count - begin, change, if_many=n - first >= MANY)
         right.find(k // width, k % width, first, lambda j, k=k: work[j // width, k, j % width] - left.vector[k] * y[j])
@@ -83,11 +73,7 @@ def bidiagonalize(work: Strips, loops: Loops) -> tuple[tirx.Buffer, tirx.Buffer,
             T.buffer_store(v, left.vector[i], [i])
             T.buffer_store(u, right.vector[i], [i])
         T.buffer_store(u, number(0, dtype), [k])
-        clear(dot)
-        with T.serial(first // WIDTH, -(-n // WIDTH)) as part, lanes(WIDTH) as j:
-            i = part * WIDTH + j
-            T.buffer_store(dot, dot[j] + y[i] * right.vector[i], [j])
-        add_up(dot)
+        dot(square, y, right.vector, first, n)
 
         def multiply(tile: Any, begin: Any = begin, first: Any = first) -> None:
             top = first // _TOGETHER * _TOGETHER + tile * _TOGETHER
@@ -101,7 +87,7 @@ def bidiagonalize(work: Strips, loops: Loops) -> tuple[tirx.Buffer, tirx.Buffer,
                         T.buffer_store(total, total[j] + term, [j])
             for i, total in enumerate(totals):
                 add_up(total)
-                value = right.tau[0] * (total[0] - left.vector[top + i] * dot[0])
+                value = right.tau[0] * (total[0] - left.vector[top + i] * square[0])
                 T.buffer_store(x, value, [top + i])
 
         tiles = work.height // _TOGETHER - first // _TOGETHER

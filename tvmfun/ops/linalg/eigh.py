@@ -25,20 +25,7 @@ from tvmfun.ops.linalg.spectra import (
     on_diagonal,
     transposed_product,
 )
-from tvmfun.ops.linalg.strips import (
-    MANY,
-    WIDTH,
-    Loops,
-    Strips,
-    add_up,
-    branch,
-    clear,
-    lanes,
-    local,
-    number,
-    padded,
-    registers,
-)
+from tvmfun.ops.linalg.strips import MANY, WIDTH, Loops, Strips, branch, change_rows, clear, dot, local, number, padded
 from tvmfun.ops.tir import block, prim_func
 
 # About two are needed for an eigenvalue; these end a hopeless iteration.
@@ -101,7 +88,7 @@ def _tridiagonalize(work: Strips, loops: Loops) -> tuple[tirx.Buffer, tirx.Buffe
     of = Reflections(n, count, width, dtype)
     diagonal, beside = local((n,), dtype), local((n,), dtype)
     before, other, product = (local((padded(n),), dtype) for _ in range(3))  # the last v and w, and p
-    dot = local((WIDTH,), dtype)
+    square = local((WIDTH,), dtype)  # p^T v
     of.clear(loops)
     for vector in (before, other, product):
         clear(vector)
@@ -118,29 +105,12 @@ def _tridiagonalize(work: Strips, loops: Loops) -> tuple[tirx.Buffer, tirx.Buffe
         begin = first // width
 
         def multiply(strip: Any, begin: Any = begin, first: Any = first) -> None:
-            # Vectors of the columns of a strip.
-            total, mine, others = (registers(width, dtype) for _ in range(3))
-            column = lambda j: (begin + strip) * width + j
-            clear(total)
-            for vector, source in ((mine, before), (others, other)):
-                with lanes(width) as j:
-                    T.buffer_store(vector, source[column(j)], [j])
-            with T.serial(first, n) as i:
-                with lanes(width) as j:
-                    value = work[begin + strip, i, j] - before[i] * others[j] - other[i] * mine[j]
-                    work.store((begin + strip, i, j), value)
-                with lanes(width) as j:
-                    T.buffer_store(total, total[j] + of.vector[i] * work[begin + strip, i, j], [j])
-            with lanes(width) as j:
-                T.buffer_store(product, total[j], [column(j)])
+            store = lambda column, total: T.buffer_store(product, total, [column])
+            change_rows(work, begin + strip, first, (before, other), (other, before), of.vector, store)
 
         loops.run(work.count - begin, multiply, if_many=n - first >= MANY)
-        clear(dot)
-        with T.serial(first // WIDTH, -(-n // WIDTH)) as part, lanes(WIDTH) as j:
-            i = part * WIDTH + j
-            T.buffer_store(dot, dot[j] + product[i] * of.vector[i], [j])
-        add_up(dot)
-        half = number(0.5, dtype) * of.tau[0] * of.tau[0] * dot[0]
+        dot(square, product, of.vector, first, n)
+        half = number(0.5, dtype) * of.tau[0] * of.tau[0] * square[0]
         with T.serial(first, n) as i:
             T.buffer_store(other, of.tau[0] * product[i] - half * of.vector[i], [i])
         with T.serial(first, n) as i:

@@ -16,8 +16,8 @@ from tvmfun.ops import index
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops import shape as shapes
 from tvmfun.ops.linalg.matrices import check_matrix, columns, matmul, rows, transpose, tril, triu, with_diagonal
-from tvmfun.ops.linalg.strips import ROWS, Loops, Strips, add_product, branch, lanes, local, number
-from tvmfun.ops.linalg.triangular_solve import triangular_solve
+from tvmfun.ops.linalg.strips import Loops, Strips, branch, lanes, local, number
+from tvmfun.ops.linalg.triangular_solve import substitute, triangular_solve
 from tvmfun.ops.tir import block, prim_func
 
 
@@ -122,23 +122,7 @@ def _update(work: Strips, step: Any, size: Any, pivot: Callable[[Any], Any], loo
         strip = step + 1 + other
         with T.serial(0, size) as k:
             _exchange_rows(work, strip, begin + k, pivot(begin + k))
-        with T.serial(0, size) as j:
-            with lanes(width) as k:
-                T.buffer_store(negative, -work[strip, begin + j, k], [strip, j, k])
-            with T.serial(j + 1, size) as i, lanes(width) as k:
-                change = work[step, begin + i, j] * work[strip, begin + j, k]
-                work.store((strip, begin + i, k), work[strip, begin + i, k] - change)
-        # Where there are rows below, the block is full.
-        with T.serial(0, tirx.max(work.height - begin - width, 0) // ROWS) as tile:
-            first = begin + width + tile * ROWS
-            add_product(
-                lambda i, j: (work.buffer, (strip, first + i, j)),
-                lambda i, k: work[step, first + i, k],
-                lambda k, j: negative[strip, k, j],
-                rows=ROWS,
-                columns=width,
-                terms=width,
-            )
+        substitute(work, work, strip, step, negative, unit_diagonal=True)
 
 
 def _solve_lower(lu: Array, x: Array, *, transposed: bool) -> Array:

@@ -15,6 +15,7 @@ from tvmfun.ops.linalg.strips import (
     Loops,
     Strips,
     add_product,
+    add_products,
     add_up,
     branch,
     clear,
@@ -166,16 +167,14 @@ class Products:
             columns=target.width,
             terms=of.width,
         )
-        with T.serial(0, (of.height - begin) // ROWS) as tile:
-            first = begin + tile * ROWS
-            add_product(
-                lambda i, j: (target.buffer, (strip, first + i, j)),
-                lambda i, k: of.vectors[step, first + i, k],
-                lambda k, j: outer[strip, k, j],
-                rows=ROWS,
-                columns=target.width,
-                terms=of.width,
-            )
+        add_products(
+            target,
+            strip,
+            begin,
+            lambda i, k: of.vectors[step, i, k],
+            lambda k, j: outer[strip, k, j],
+            terms=of.width,
+        )
 
 
 def triangularize(work: Strips, loops: Loops) -> Reflections:

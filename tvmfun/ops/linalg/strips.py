@@ -177,3 +177,70 @@ def add_product(
     with T.serial(0, rows, annotations={PRODUCT: 1}) as i, T.serial(0, terms) as k, T.serial(0, columns) as j:
         buffer, at = sums(i, j)
         T.buffer_store(buffer, buffer[tuple(at)] + left(i, k) * right(k, j), list(at))
+
+
+def add_products(
+    target: Strips,
+    strip: Any,
+    begin: Any,
+    left: Callable[[Any, Any], Any],
+    right: Callable[[Any, Any], Any],
+    *,
+    terms: Any,
+) -> None:
+    """Adds ``left(i, k) * right(k, j)`` to the rows ``i`` of a strip from ``begin`` on, which begins a tile."""
+    with T.serial(0, tirx.max(target.height - begin, 0) // ROWS) as tile:
+        first = begin + tile * ROWS
+        add_product(
+            lambda i, j: (target.buffer, (strip, first + i, j)),
+            lambda i, k: left(first + i, k),
+            right,
+            rows=ROWS,
+            columns=target.width,
+            terms=terms,
+        )
+
+
+def change_rows(
+    work: Strips,
+    strip: Any,
+    begin: Any,
+    columns: Sequence[tirx.Buffer],
+    rows: Sequence[tirx.Buffer],
+    vector: tirx.Buffer,
+    store: Callable[[Any, Any], None],
+) -> None:
+    """Subtracts two products of vectors from the rows of a strip from ``begin`` on, and multiplies these by a vector.
+
+    Args:
+        work: the matrix.
+        strip: the strip.
+        begin: its first row that changes.
+        columns: the first factors of the products, along the columns of the matrix.
+        rows: their second factors, along its rows.
+        vector: the numbers by which the changed rows are multiplied, and summed.
+        store: ``(column, sum)``, called for each column of the strip.
+    """
+    total, *parts = (registers(work.width, work.dtype) for _ in range(3))
+    column = lambda j: strip * work.width + j
+    clear(total)
+    for part, row in zip(parts, rows, strict=True):
+        with lanes(work.width) as j:
+            T.buffer_store(part, row[column(j)], [j])
+    with T.serial(begin, work.rows) as i:
+        with lanes(work.width) as j:
+            value = work[strip, i, j] - columns[0][i] * parts[0][j] - columns[1][i] * parts[1][j]
+            work.store((strip, i, j), value)
+        with lanes(work.width) as j:
+            T.buffer_store(total, total[j] + vector[i] * work[strip, i, j], [j])
+    with lanes(work.width) as j:
+        store(column(j), total[j])
+
+
+def dot(total: tirx.Buffer, x: tirx.Buffer, y: tirx.Buffer, begin: Any, size: Any) -> None:
+    """Stores the product of two vectors, from the part with element ``begin`` on, in the first element of ``total``."""
+    clear(total)
+    with T.serial(begin // WIDTH, -(-size // WIDTH)) as part, lanes(WIDTH) as j:
+        i = part * WIDTH + j
+        T.buffer_store(total, total[j] + x[i] * y[i], [j])
+    add_up(total)

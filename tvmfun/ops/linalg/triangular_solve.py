@@ -14,7 +14,7 @@ from tvmfun.core.op import Op, register
 from tvmfun.errors import ShapeError
 from tvmfun.ops import shape as shapes
 from tvmfun.ops.linalg.matrices import check_matrix, check_square, matmul, tril, triu
-from tvmfun.ops.linalg.strips import ROWS, WIDTH, Loops, Strips, add_product, add_up, lanes, local, number
+from tvmfun.ops.linalg.strips import WIDTH, Loops, Strips, add_products, add_up, lanes, local, number
 from tvmfun.ops.tir import block, prim_func
 
 # With fewer columns each is found for itself, because vectors are along the rows of the matrix.
@@ -48,8 +48,8 @@ def _solve(a: ShapeDtype, b: ShapeDtype, *, lower: bool, transpose_a: bool, unit
             negative = local((found.count, triangle.width, found.width), dtype)
             triangle.load(loops, lambda i, j: factor(at, i, j))
             found.load(loops, lambda i, j: right[(*at, position(i), j)])
-            with loops.each(found.count) as strip:
-                _substitute(triangle, found, strip, negative, unit_diagonal=unit_diagonal)
+            with loops.each(found.count) as strip, T.serial(0, triangle.count) as step:
+                substitute(triangle, found, strip, step, negative, unit_diagonal=unit_diagonal)
             found.save(loops, lambda i, j, value: T.buffer_store(x, value, [*at, position(i), j]))
 
         def by_rows(point: tuple) -> None:
@@ -91,33 +91,34 @@ def _solve(a: ShapeDtype, b: ShapeDtype, *, lower: bool, transpose_a: bool, unit
     return prim_func([a, b], b, write)
 
 
-def _substitute(triangle: Strips, found: Strips, strip: Any, negative: tirx.Buffer, *, unit_diagonal: bool) -> None:
-    """Finds a strip of unknowns, some rows at a time, and subtracts their products from the rows below."""
+def substitute(
+    triangle: Strips, found: Strips, strip: Any, step: Any, negative: tirx.Buffer, *, unit_diagonal: bool
+) -> None:
+    """Finds some rows of a strip of unknowns, and subtracts their products from the rows below.
+
+    Args:
+        triangle: the lower triangle.
+        found: the right sides, which become the unknowns.
+        strip: the strip.
+        step: the strip of the triangle, whose columns belong to the rows that are found.
+        negative: memory for these rows of each strip.
+        unit_diagonal: whether the triangle's diagonal is taken for ones.
+    """
     height = triangle.width
-    with T.serial(0, triangle.count) as step:
-        begin = step * height
-        size = tirx.min(height, found.rows - begin)
-        with T.serial(0, size) as j:
-            if not unit_diagonal:
-                with lanes(found.width) as k:
-                    value = found[strip, begin + j, k] / triangle[step, begin + j, j]
-                    found.store((strip, begin + j, k), value)
+    begin = step * height
+    size = tirx.min(height, found.rows - begin)
+    with T.serial(0, size) as j:
+        if not unit_diagonal:
             with lanes(found.width) as k:
-                T.buffer_store(negative, -found[strip, begin + j, k], [strip, j, k])
-            with T.serial(j + 1, size) as i, lanes(found.width) as k:
-                change = triangle[step, begin + i, j] * found[strip, begin + j, k]
-                found.store((strip, begin + i, k), found[strip, begin + i, k] - change)
-        # Where there are rows below, the block is full.
-        with T.serial(0, tirx.max(found.height - begin - height, 0) // ROWS) as tile:
-            first = begin + height + tile * ROWS
-            add_product(
-                lambda i, j: (found.buffer, (strip, first + i, j)),
-                lambda i, k: triangle[step, first + i, k],
-                lambda k, j: negative[strip, k, j],
-                rows=ROWS,
-                columns=found.width,
-                terms=height,
-            )
+                found.store((strip, begin + j, k), found[strip, begin + j, k] / triangle[step, begin + j, j])
+        with lanes(found.width) as k:
+            T.buffer_store(negative, -found[strip, begin + j, k], [strip, j, k])
+        with T.serial(j + 1, size) as i, lanes(found.width) as k:
+            change = triangle[step, begin + i, j] * found[strip, begin + j, k]
+            found.store((strip, begin + i, k), found[strip, begin + i, k] - change)
+    # Where there are rows below, the block is full.
+    left, right = lambda i, k: triangle[step, i, k], lambda k, j: negative[strip, k, j]
+    add_products(found, strip, begin + height, left, right, terms=height)
 
 
 def _solve_vjp_matrix(
