@@ -14,6 +14,17 @@ import tvmfun.numpy as tnp
 from tvmfun import dtypes, lax, nn, random
 from tvmfun.core.op import REGISTRY
 
+#: Decompositions whose results are unique; vectors may have any sign, so products of them are compared.
+DECOMPOSITIONS: dict[str, Callable] = {
+    "cholesky": lambda a: tnp.linalg.cholesky(a @ tnp.matrix_transpose(a) + 9 * tnp.eye(a.shape[-1])),
+    "inv": tnp.linalg.inv,
+    "qr": tnp.linalg.qr,
+    "eigvalsh": tnp.linalg.eigvalsh,
+    "svd": lambda a: (lambda u, s, vt: (u * s[..., None, :] @ vt, s, vt @ tnp.matrix_transpose(vt)))(
+        *tnp.linalg.svd(a, full_matrices=False)
+    ),
+}
+
 
 class Comparison(NamedTuple):
     """A function to compare.
@@ -38,7 +49,7 @@ class Comparison(NamedTuple):
 @cache
 def comparisons() -> dict[str, Comparison]:
     """All of them, by name."""
-    return {one.name: one for one in (*_ops(), *_derivatives(), *_programs(), *_dynamic())}
+    return {one.name: one for one in (*_ops(), *_derivatives(), *_programs(), *_decompositions(), *_dynamic())}
 
 
 def _narrow(value: np.ndarray) -> np.ndarray:
@@ -183,9 +194,26 @@ def _programs() -> Iterator[Comparison]:
     yield Comparison("no elements", lambda x, y: (x @ y, tnp.sum(x), x[:0] + 1), (_draw(3, 0), _draw(0, 4)))
 
 
+def _matrices(count: int, n: int) -> np.ndarray:
+    """Matrices that rounding errors hardly change more than themselves: singular values are between 1 and 5."""
+    return _draw(count, n, n) / np.float32(n**0.5) + 3 * np.eye(n, dtype="float32")
+
+
+def _decompositions() -> Iterator[Comparison]:
+    """Decompositions whose matrices are in registers, and larger ones, which are arrays of the kernel."""
+    for name, function in DECOMPOSITIONS.items():
+        for n in (5, 70):
+            yield Comparison(f"{name} of {n} rows", function, (_matrices(33, n),))
+    for name in ("cholesky", "inv"):
+        dynamic = ({0: "b", 1: "n", 2: "n"},)
+        yield Comparison(f"dynamic: {name}", DECOMPOSITIONS[name], (_matrices(4, 33),), dynamic_shapes=dynamic)
+
+
 def _dynamic() -> Iterator[Comparison]:
     """Programs that are compiled for all sizes."""
     both, first = {0: "b", 1: "n"}, {0: "b"}
+    order = lambda x: (tnp.sort(x), tnp.argsort(x), tnp.cumsum(x, 1), lax.top_k(x, 3))
+    yield Comparison("dynamic: order", order, (_draw(9, 300),), dynamic_shapes=({0: "b", 1: tvmfun.Dim("n", min=3)},))
     sums = lambda x: (tnp.exp(x) * x.shape[0], x.sum(0), nn.functional.softmax(x), tnp.mean(x))
     yield Comparison("dynamic: sums", sums, (_draw(130, 70),), dynamic_shapes=(both,))
     loss = lambda w, x: tnp.mean(nn.functional.gelu(x @ w) ** 2)

@@ -4,22 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from gpu.programs import DECOMPOSITIONS
 from support.cuda_emulator.gpu import emulated_gpus
 
 import tvmfun
-import tvmfun.numpy as tnp
 
 RNG = np.random.default_rng(0)
-DECOMPOSITIONS = {
-    "cholesky": lambda a: tnp.linalg.cholesky(a @ tnp.matrix_transpose(a) + 9 * tnp.eye(a.shape[-1])),
-    "inv": tnp.linalg.inv,
-    "qr": tnp.linalg.qr,
-    "eigvalsh": tnp.linalg.eigvalsh,
-    # The signs of singular vectors are arbitrary.
-    "svd": lambda a: (lambda u, s, vt: (u * s[..., None, :] @ vt, s, vt @ tnp.matrix_transpose(vt)))(
-        *tnp.linalg.svd(a, full_matrices=False)
-    ),
-}
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:.*which may be slow:tvmfun.errors.PerformanceWarning"),
