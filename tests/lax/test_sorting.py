@@ -108,6 +108,19 @@ def test_top_k_of_long_rows_has_the_gradient_of_its_elements():
     np.testing.assert_allclose(np.asarray(tangent), 2 * np.asarray(traced(x)), rtol=1e-6)
 
 
+@pytest.mark.quick("1")
+@pytest.mark.parametrize("axis", [0, 1])
+def test_top_k_along_a_dynamic_axis(axis):
+    sizes = {axis: tvmfun.Dim("n", min=3), 1 - axis: "m"}
+    largest = tvmfun.jit(lambda x: lax.top_k(x, 3, axis=axis), dynamic_shapes=(sizes,))
+    for shape in ((5, 7), (3, 3), (9, 700)):
+        x = RNG.normal(size=shape).round(1)
+        indices = np.take(np.argsort(-x, axis=axis, kind="stable"), range(3), axis=axis)
+        values, found = largest(x)
+        np.testing.assert_array_equal(found, indices)
+        np.testing.assert_array_equal(values, np.take_along_axis(x, indices, axis))
+
+
 def test_top_k_of_special_values():
     values, places = lax.top_k(np.asarray([1.0, np.nan, np.inf, 3.0]), 3)
     np.testing.assert_array_equal(values, [np.nan, np.inf, 3.0])

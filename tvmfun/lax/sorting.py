@@ -14,7 +14,6 @@ from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.numpy.promotion import NestedArrayLike
 from tvmfun.numpy.shapes import normalize_axis
-from tvmfun.ops import pointwise as pw
 from tvmfun.ops import shape as shapes
 from tvmfun.ops import sorting
 from tvmfun.ops.index import gather
@@ -121,7 +120,7 @@ def _largest(rows: Array, k: int) -> Array:
         # Backwards twice: the largest come first, and of equal ones the one that was first.
         last = (rows.ndim - 1,)
         order = shapes.flip(sorting.argsort(shapes.flip(rows, axes=last)), axes=last)
-        return pw.subtract(dtypes.int32.type(max(size - 1, 0)), order)[..., :k]
+        return (size - 1 - order)[..., :k]
     lowest = -np.inf if dtypes.is_float(rows.dtype) else np.iinfo(rows.dtype).min
     blocks = tnp.pad(rows, [(0, 0)] * len(lead) + [(0, -size % block)], constant_values=lowest)
     blocks = tnp.reshape(blocks, (*lead, -1, block))
