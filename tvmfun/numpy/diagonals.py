@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from tvmfun.core import dims
 from tvmfun.core.array import Array, device_array
-from tvmfun.errors import ArgumentError, ShapeError
+from tvmfun.errors import ArgumentError, DimensionError, ShapeError
 from tvmfun.numpy.creation import asarray, diagonal_numbers, ones
-from tvmfun.numpy.elementwise import greater_equal, less_equal, where
+from tvmfun.numpy.elementwise import equal, greater_equal, less_equal, where
 from tvmfun.numpy.promotion import NestedArrayLike, no_out
 from tvmfun.numpy.reductions import sum
 from tvmfun.numpy.shapes import concat, moveaxis, normalize_axis, ravel, reshape
@@ -126,11 +127,29 @@ def diagonal(a: NestedArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1
     a = moveaxis(a, (first, second), (-2, -1))
     rows, columns = a.shape[-2:]
     begin = offset if offset >= 0 else -offset * columns
-    count = max(0, min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns))
+    count = dims.maximum(
+        0, dims.minimum(rows, columns - offset) if offset >= 0 else dims.minimum(rows + offset, columns)
+    )
+    if dims.is_dynamic(count):
+        row, column = builtins.max(-offset, 0), builtins.max(offset, 0)
+        return _main_diagonal(a[..., row : row + count, column : column + count])
     # In row-major order the elements of a diagonal are evenly spaced.
     flat = reshape(a, (*a.shape[:-2], rows * columns))
     span = (count - 1) * (columns + 1) + 1 if count else 0
     return flat[..., begin : begin + span : columns + 1]
+
+
+def _main_diagonal(a: Array) -> Array:
+    """The main diagonals of square matrices of dynamic size: columns of matrices whose rows begin one element later."""
+    *lead, size, _ = a.shape
+    flat = reshape(a, (*lead, 1, size * size))
+    return reshape(_with_zeros(flat, (0, 0), (0, size)), (*lead, size, size + 1))[..., 0]
+
+
+def _with_zeros(x: Array, rows: tuple[int, int], columns: tuple[int, int]) -> Array:
+    """Matrices with so many rows and columns of zeros before and after them."""
+    (above, below), (left, right), lead = rows, columns, (0,) * (x.ndim - 2)
+    return ops.pad(x, x.dtype.type(0), low=(*lead, above, left), high=(*lead, below, right), interior=(0,) * x.ndim)
 
 
 def trace(
@@ -158,6 +177,10 @@ def diag(v: NestedArrayLike, k: int = 0) -> Array:
         return diagonal(v, k)
     if v.ndim != 1:
         raise ShapeError("diag", "the argument must be a vector or a matrix", got=repr(v.aval))
+    if dims.is_dynamic(v.size):
+        n, before, after = v.size, builtins.max(-k, 0), builtins.max(k, 0)
+        rows = reshape(_with_zeros(v[:, None], (0, 0), (0, n)), (n * (n + 1),))
+        return _with_zeros(reshape(rows[: n * n], (n, n)), (before, after), (after, before))
     size = v.size + abs(k)
     if not v.size:
         return ops.broadcast_to(v.dtype.type(0), shape=(size, size))
@@ -194,9 +217,14 @@ def fill_diagonal(a: NestedArrayLike, val: NestedArrayLike, wrap: bool = False, 
     a = asarray(a)
     if a.ndim < 2 or (a.ndim > 2 and len(set(a.shape)) > 1):
         raise ShapeError("fill_diagonal", "there must be two axes, or more of one size", got=repr(a.aval))
+    val = ravel(asarray(val, a.dtype))
+    if dims.is_dynamic(a.shape):
+        if a.ndim > 2 or wrap or val.size != 1:
+            known = "the size of each axis must be known for several values, for more than two axes, and to wrap"
+            raise DimensionError("fill_diagonal", known, got=repr(a.aval), hint="a static size")
+        return where(equal(diagonal_numbers(a.shape), 0), val, a)
     step = builtins.sum(math.prod(a.shape[i:]) for i in range(1, a.ndim + 1))
     stop = a.shape[1] * a.shape[1] if a.ndim == 2 and not wrap else a.size
     indices = range(a.size)[: min(stop, a.size) : step]
-    val = ravel(asarray(val, a.dtype))
     filling = concat([val] * -(-len(indices) // max(val.size, 1)))[: len(indices)] if val.size != 1 else val
     return reshape(ravel(a).at[: indices.stop : step].set(filling), a.shape)

@@ -158,6 +158,8 @@ def bounds(item: slice, size: int) -> tuple[int, int, int]:
 def _dynamic_bounds(item: slice, size: Any) -> tuple[Any, Any, Any]:
     """Computes :func:`bounds` where the slice or the axis has a dynamic size."""
     step = 1 if item.step is None else dims.index(item.step)
+    if dims.is_dynamic(step):
+        raise IndexingError("index", "the step of a slice is static", got=str(item), hint="tvmfun.numpy.take")
     if step == 0:
         raise IndexingError("index", "a slice takes integers and a step that is not 0", got=str(item))
     low, high = (0, size) if step > 0 else (-1, size - 1)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tvmfun import dtypes
+from tvmfun.core import dims
 from tvmfun.core.array import Array
 from tvmfun.core.trace import Tracer
 from tvmfun.errors import ArgumentError, ConcretizationError, DimensionError, IndexingError, ShapeError
@@ -17,7 +18,7 @@ from tvmfun.numpy.calculus import cumulative_sum
 from tvmfun.numpy.creation import Shape, as_shape, asarray, ones, zeros
 from tvmfun.numpy.dtypes import astype
 from tvmfun.numpy.elementwise import multiply, round, subtract
-from tvmfun.numpy.indexing import take
+from tvmfun.numpy.indexing import static_integer, take
 from tvmfun.numpy.promotion import NestedArrayLike, convert
 from tvmfun.numpy.ranges import arange, linspace
 from tvmfun.numpy.shapes import (
@@ -175,6 +176,11 @@ def insert(arr: NestedArrayLike, obj: NestedArrayLike, values: NestedArrayLike, 
     axis = normalize_axis("insert", axis, arr.ndim)
     size = arr.shape[axis]
     values = reshape(values, (1,) * (arr.ndim - values.ndim) + values.shape)
+    if dims.is_dynamic(size):
+        before, after = _parts("insert", arr, obj, axis)
+        values = moveaxis(values, 0, axis)
+        values = broadcast_to(values, (*arr.shape[:axis], values.shape[axis], *arr.shape[axis + 1 :]))
+        return concat([before, values, after], axis)
     numbers = np.arange(size)
     if isinstance(obj, slice):
         obj = numbers[obj]
@@ -188,6 +194,16 @@ def insert(arr: NestedArrayLike, obj: NestedArrayLike, values: NestedArrayLike, 
     except IndexError as error:
         raise IndexingError("insert", f"there are {size} elements along axis {axis}", got=str(obj)) from error
     return concat([arr, values], axis)[(slice(None),) * axis + (order,)]
+
+
+def _parts(name: str, x: Array, index: Any, axis: int) -> tuple[Array, Array]:
+    """The parts of an array before and from a static index along an axis of dynamic size."""
+    if np.ndim(index) or isinstance(index, slice | Tracer):
+        what = "along an axis of dynamic size there must be one static index"
+        raise DimensionError(name, what, got=f"{index} for {x.aval}", hint="a static size")
+    at = static_integer(index, axis, x)
+    lead = (slice(None),) * axis
+    return x[(*lead, slice(None, at))], x[(*lead, slice(at, None))]
 
 
 def delete(
@@ -215,6 +231,9 @@ def delete(
     if assume_unique_indices and isinstance(obj, Tracer) and dtypes.is_integer(obj.dtype):
         present = ones((size,), dtypes.bool_).at[ravel(obj)].set(False)
         return take(arr, flatnonzero(present, size=max(size - obj.size, 0)), axis, mode="promise_in_bounds")
+    if dims.is_dynamic(size):
+        before, after = _parts("delete", arr, obj, axis)
+        return concat([before, after[(slice(None),) * axis + (slice(1, None),)]], axis)
     obj = obj if isinstance(obj, slice) else np.asarray(obj)
     try:
         kept = np.delete(np.arange(size), obj)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tvmfun.core import dims
 from tvmfun.core.array import Array
 from tvmfun.core.interpreter import is_tracing
 from tvmfun.errors import ArgumentError, ShapeError
@@ -20,6 +21,7 @@ from tvmfun.numpy.indexing import take_along_axis
 from tvmfun.numpy.linalg.decompositions import floats, matrix, svd, svdvals
 from tvmfun.numpy.products import matmul
 from tvmfun.numpy.promotion import NestedArrayLike
+from tvmfun.numpy.ranges import arange
 from tvmfun.numpy.reductions import max, prod, sum
 from tvmfun.numpy.shapes import broadcast_to, expand_dims, matrix_transpose, moveaxis, reshape
 from tvmfun.ops import calls, control, pointwise
@@ -82,7 +84,7 @@ def det(a: NestedArrayLike) -> Array:
     size = a.shape[-1]
     if size == 0:
         return ones(a.shape[:-2], a.dtype)
-    if size <= 3:  # exact derivatives, also of singular matrices
+    if not dims.is_dynamic(size) and size <= 3:  # exact derivatives, also of singular matrices
         at = lambda i, j: a[..., i, j]
         minor = lambda i, j: at(1, i) * at(2, j) - at(1, j) * at(2, i)
         if size == 1:
@@ -96,7 +98,7 @@ def det(a: NestedArrayLike) -> Array:
 
 def _parity(pivots: Array, dtype: np.dtype) -> Array:
     """1 or -1 by the number of rows that were exchanged."""
-    moved = sum(not_equal(pivots, np.arange(pivots.shape[-1], dtype=np.int32)), -1)
+    moved = sum(not_equal(pivots, arange(pivots.shape[-1], dtype=np.int32)), -1)
     return astype(1 - 2 * remainder(moved, 2), dtype)
 
 
