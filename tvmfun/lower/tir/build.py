@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ import tvm
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 from tvm.tirx import (
+    AllocBuffer,
     AttrStmt,
     Buffer,
     BufferStore,
@@ -90,14 +91,25 @@ def renewed(stmt: Stmt) -> Stmt:
 
 def replace_accesses(stmt: Stmt, buffer: Buffer, new: Buffer, move: Callable[[Sequence[Expr]], list]) -> Stmt:
     """The statement with ``new[move(indices)]`` instead of each ``buffer[indices]``."""
+    return replace_buffers(stmt, {buffer: new}, move)
+
+
+def replace_buffers(stmt: Stmt, new: Mapping[Buffer, Buffer], move: Callable[[Sequence[Expr]], list] = list) -> Stmt:
+    """The statement with ``new[buffer][move(indices)]`` instead of ``buffer[indices]``, and allocations of the new."""
 
     def load(node: ir.TensorLoad) -> Expr:
-        return new[tuple(move(node.indices))] if node.source.same_as(buffer) else node
+        other = new.get(node.source)
+        return node if other is None else other[tuple(move(node.indices))]
 
     def store(node: BufferStore) -> Stmt:
-        return BufferStore(new, node.value, move(node.indices)) if node.buffer.same_as(buffer) else node
+        other = new.get(node.buffer)
+        return node if other is None else BufferStore(other, node.value, move(node.indices))
 
-    return rewrite(stmt, (ir.TensorLoad, load), (BufferStore, store))
+    def allocate(node: AllocBuffer) -> Stmt:
+        other = new.get(node.buffer)
+        return node if other is None else AllocBuffer(other)
+
+    return rewrite(stmt, (ir.TensorLoad, load), (BufferStore, store), (AllocBuffer, allocate))
 
 
 def replace_loads(value: Expr, buffer: Buffer, make: Callable[[Sequence[Expr]], Expr]) -> Expr:

@@ -14,7 +14,7 @@ from tvmfun.lower.schedule.cpu.marked_products import with_products
 from tvmfun.lower.schedule.stages import Block
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr
-from tvmfun.lower.tir.walk import find, rewrite
+from tvmfun.lower.tir.walk import find
 
 STRIP = 64  # neighbouring points per iteration of the ordered loops
 
@@ -27,11 +27,11 @@ def emit_block(block: Block, machine: Machine, tasks: int) -> Stmt:
 
 def _with_registers(body: Stmt) -> Stmt:
     """The body with memory that it allocates in loops on the stack, from where LLVM moves it to registers."""
+    own = {}
     for stmt in find(body, AllocBuffer):
-        own = build.scratch([*map(expressions.to_size, stmt.buffer.shape)], str(stmt.buffer.dtype), stmt.buffer.name)
-        same = lambda other, old=stmt, own=own: AllocBuffer(own) if other.buffer.same_as(old.buffer) else other
-        body = rewrite(build.replace_accesses(body, stmt.buffer, own, list), (AllocBuffer, same))
-    return body
+        shape = map(expressions.to_size, stmt.buffer.shape)
+        own[stmt.buffer] = build.scratch([*shape], str(stmt.buffer.dtype), stmt.buffer.name)
+    return build.replace_buffers(body, own) if own else body
 
 
 def _loops(block: Block, machine: Machine, tasks: int) -> Stmt:
@@ -76,9 +76,7 @@ def _strip(
     def point(stmt: Stmt, env: Env, k: Expr) -> Stmt:
         here = env if last is None else {**env, last.var: env[last.var] + k}
         stmt = build.renewed(build.substitute(stmt, here))
-        for buffer, own in private.items():
-            stmt = build.replace_accesses(stmt, buffer, own, lambda at: [*at, k if width > 1 else 0])
-        return stmt
+        return build.replace_buffers(stmt, private, lambda at: [*at, k if width > 1 else 0]) if private else stmt
 
     conditions, inner = _guarded(block)
 
