@@ -11,7 +11,7 @@ from tvm.script.ir_builder import tirx as T
 
 from tvmfun.ops.linalg.reflections import Reflections
 from tvmfun.ops.linalg.rotations import Rotations
-from tvmfun.ops.linalg.spectra import Values, epsilon
+from tvmfun.ops.linalg.spectra import Values, iterated, tolerance
 from tvmfun.ops.linalg.strips import (
     MANY,
     WIDTH,
@@ -45,7 +45,7 @@ def bidiagonalize(work: Strips, loops: Loops) -> tuple[tirx.Buffer, tirx.Buffer,
     n, dtype, width = work.rows, work.dtype, work.width
     count = max(n - 1, 0) if isinstance(n, int) else n - 1
     left, right = (Reflections(n, count, width, dtype) for _ in range(2))
-    diagonal, beside = local((n,), dtype), local((n,), dtype)
+    diagonal, beside = (local((n,), iterated(dtype)) for _ in range(2))
     v, y, x, u = (local((padded(work.height),), dtype) for _ in range(4))
     square = local((WIDTH,), dtype)  # y^T u
     for of in (left, right):
@@ -60,7 +60,7 @@ def bidiagonalize(work: Strips, loops: Loops) -> tuple[tirx.Buffer, tirx.Buffer,
         first = k + 1
         begin = first // width
         left.find(k // width, k % width, k, lambda i: changed(i, k))
-        T.buffer_store(diagonal, left.beta[0], [k])
+        T.buffer_store(diagonal, left.beta[0].astype(iterated(dtype)), [k])
 
         def change(strip: Any, begin: Any = begin, k: Any = k) -> None:
             store = lambda column, total: T.buffer_store(y, left.tau[0] * total, [column])
@@ -68,7 +68,7 @@ def bidiagonalize(work: Strips, loops: Loops) -> tuple[tirx.Buffer, tirx.Buffer,
 
         loops.run(work.count - begin, change, if_many=n - first >= MANY)
         right.find(k // width, k % width, first, lambda j, k=k: work[j // width, k, j % width] - left.vector[k] * y[j])
-        T.buffer_store(beside, right.beta[0], [k])
+        T.buffer_store(beside, right.beta[0].astype(iterated(dtype)), [k])
         with T.serial(k, n) as i:
             T.buffer_store(v, left.vector[i], [i])
             T.buffer_store(u, right.vector[i], [i])
@@ -93,8 +93,8 @@ def bidiagonalize(work: Strips, loops: Loops) -> tuple[tirx.Buffer, tirx.Buffer,
         tiles = work.height // _TOGETHER - first // _TOGETHER
         loops.run(tiles, multiply, if_many=n - first >= MANY)
     with T.serial(tirx.max(count, 0), n) as i:
-        T.buffer_store(diagonal, changed(i, i), [i])
-        T.buffer_store(beside, number(0, dtype), [i])
+        T.buffer_store(diagonal, changed(i, i).astype(iterated(dtype)), [i])
+        T.buffer_store(beside, number(0, iterated(dtype)), [i])
     return diagonal, beside, left, right
 
 
@@ -104,11 +104,16 @@ class Iteration:
     Args:
         d, e: the diagonal, which becomes the singular values, of any sign, and the one above it.
         n: the number of singular values.
+        dtype: that of the matrix.
         turned: the matrices of left and of right vectors, as rows that take part in the rotations.
     """
 
-    def __init__(self, d: tirx.Buffer, e: tirx.Buffer, n: int, turned: tuple[Rotations, Rotations] | None) -> None:
-        self.d, self.e, self.n, self.dtype = d, e, n, str(d.dtype)
+    def __init__(
+        self, d: tirx.Buffer, e: tirx.Buffer, n: int, dtype: str, turned: tuple[Rotations, Rotations] | None
+    ) -> None:
+        self.d, self.e, self.n, self.dtype = d, e, n, iterated(dtype)
+        self._tolerance, limits = tolerance(dtype), np.finfo(dtype)
+        self._tiny = number(float(limits.tiny / limits.eps), self.dtype)
         self.left, self.right = turned or (None, None)
         # The element that is chased; a rotation's cosine, sine and result; those of the shift.
         self.x = Values(self.dtype, "f", "g", "t", "c", "s", "up", "scale", "p", "q", "r", "k", "b", "shift")
@@ -169,14 +174,12 @@ class Iteration:
             at.zero = at.zero - 1
 
     def _is_negligible(self, value: Any, beside: Any) -> Any:
-        limits = np.finfo(self.dtype)
-        tiny = number(float(limits.tiny / limits.eps), self.dtype)
-        return tirx.abs(value) <= tiny + epsilon(self.dtype) * beside
+        return tirx.abs(value) <= self._tiny + self._tolerance * beside
 
     def _rotation(self, f: Any, g: Any) -> None:
         """Sets the cosine and the sine that turn ``(f, g)`` to ``(t, 0)``."""
         x, dtype = self.x, self.dtype
-        low, up = (2.0**-40, 2.0**100) if dtype == "float32" else (2.0**-400, 2.0**900)
+        low, up = 2.0**-400, 2.0**900
         # Squares of tiny numbers would lose digits: those are multiplied by a power of 2 first.
         x.up = tirx.Select(f * f + g * g < number(low * low, dtype), number(up, dtype), number(1, dtype))
         x.t = tirx.sqrt((f * x.up) * (f * x.up) + (g * x.up) * (g * x.up))

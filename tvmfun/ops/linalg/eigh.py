@@ -18,11 +18,12 @@ from tvmfun.ops.linalg.rotations import Rotations
 from tvmfun.ops.linalg.spectra import (
     Values,
     descending,
-    epsilon,
     gaps,
     is_finite,
+    iterated,
     largest,
     on_diagonal,
+    tolerance,
     transposed_product,
 )
 from tvmfun.ops.linalg.strips import MANY, WIDTH, Loops, Strips, branch, change_rows, clear, dot, local, number, padded
@@ -60,10 +61,11 @@ def _eigh(a: ShapeDtype, *, vectors: bool) -> tirx.PrimFunc:
                     rotations = None
                     if found is not None:
                         rotations = Rotations(transposed_product(reflections, n, loops), loops)
-                    _diagonalize(diagonal, beside, n, rotations)
+                    _diagonalize(diagonal, beside, n, tolerance(dtype), rotations)
                     order = descending(diagonal, n)
                     with T.serial(0, n) as i:
-                        T.buffer_store(values, diagonal[order[n - 1 - i]] * unit, [*at, i])
+                        value = diagonal[order[n - 1 - i]] * unit.astype(str(diagonal.dtype))
+                        T.buffer_store(values, value.astype(dtype), [*at, i])
                     if found is not None and rotations is not None:
                         _store_columns(rotations.rows, order, found, at, loops)
                 with T.Else(), T.serial(0, n) as i:
@@ -86,12 +88,15 @@ def _tridiagonalize(work: Strips, loops: Loops) -> tuple[tirx.Buffer, tirx.Buffe
     n, dtype, width = work.rows, work.dtype, work.width
     count = max(n - 2, 0) if isinstance(n, int) else n - 2
     of = Reflections(n, count, width, dtype)
-    diagonal, beside = local((n,), dtype), local((n,), dtype)
+    diagonal, beside = (local((n,), iterated(dtype)) for _ in range(2))
     before, other, product = (local((padded(n),), dtype) for _ in range(3))  # the last v and w, and p
     square = local((WIDTH,), dtype)  # p^T v
     of.clear(loops)
     for vector in (before, other, product):
         clear(vector)
+
+    def keep(buffer: tirx.Buffer, value: Any, i: Any) -> None:
+        T.buffer_store(buffer, value.astype(iterated(dtype)), [i])
 
     def changed(row: Any, column: Any) -> Any:
         old = work[column // width, row, column % width]
@@ -99,9 +104,9 @@ def _tridiagonalize(work: Strips, loops: Loops) -> tuple[tirx.Buffer, tirx.Buffe
 
     with T.serial(0, count) as k:
         first = k + 1
-        T.buffer_store(diagonal, changed(k, k), [k])
+        keep(diagonal, changed(k, k), k)
         of.find(k // width, k % width, first, lambda i: changed(i, k))
-        T.buffer_store(beside, of.beta[0], [k])
+        keep(beside, of.beta[0], k)
         begin = first // width
 
         def multiply(strip: Any, begin: Any = begin, first: Any = first) -> None:
@@ -116,12 +121,12 @@ def _tridiagonalize(work: Strips, loops: Loops) -> tuple[tirx.Buffer, tirx.Buffe
         with T.serial(first, n) as i:
             T.buffer_store(before, of.vector[i], [i])
     with T.serial(tirx.max(count, 0), n) as i:
-        T.buffer_store(diagonal, changed(i, i), [i])
+        keep(diagonal, changed(i, i), i)
     # In loops of at most one iteration, because a dynamic size may be 1.
     with T.serial(tirx.max(count, 0), n - 1) as i:
-        T.buffer_store(beside, changed(i + 1, i), [i])
+        keep(beside, changed(i + 1, i), i)
     with T.serial(tirx.max(n - 1, 0), n) as i:
-        T.buffer_store(beside, number(0, dtype), [i])
+        keep(beside, number(0, dtype), i)
     return diagonal, beside, of
 
 
@@ -132,10 +137,10 @@ def _store_columns(rows: Strips, order: tirx.Buffer, found: tirx.Buffer, at: Seq
         T.buffer_store(found, rows[strip, order[n - 1 - i], k], [*at, strip * rows.width + k, i])
 
 
-def _diagonalize(d: tirx.Buffer, e: tirx.Buffer, n: int, rotations: Rotations | None) -> None:
+def _diagonalize(d: tirx.Buffer, e: tirx.Buffer, n: int, limit: Any, rotations: Rotations | None) -> None:
     """The implicit QL iteration of Bowdler, Martin, Reinsch and Wilkinson (1968) on a tridiagonal matrix.
 
-    ``d`` becomes the eigenvalues.
+    ``d`` becomes the eigenvalues. Elements of ``e`` up to ``limit`` times their neighbours in ``d`` are negligible.
     """
     dtype = str(d.dtype)
     x = Values(dtype, "g", "r", "s", "c", "p", "f", "b")
@@ -148,7 +153,7 @@ def _diagonalize(d: tirx.Buffer, e: tirx.Buffer, n: int, rotations: Rotations | 
             # The block that begins at `first` ends where the off-diagonal is negligible.
             at.m = first
             after = tirx.min(at.m + 1, n - 1)
-            negligible = tirx.abs(e[at.m]) <= epsilon(dtype) * (tirx.abs(d[at.m]) + tirx.abs(d[after]))
+            negligible = tirx.abs(e[at.m]) <= limit * (tirx.abs(d[at.m]) + tirx.abs(d[after]))
             with T.While(tirx.And(at.m < n - 1, tirx.Not(negligible))):
                 at.m = at.m + 1
             at.active = tirx.Cast("int32", tirx.And(at.m > first, at.steps < _STEPS))

@@ -55,11 +55,11 @@ class Rotations:
         T.buffer_store(self._count, at + 1, [0])
 
     def add(self, cosine: Any, sine: Any) -> None:
-        """Adds a rotation to the sweep."""
+        """Adds a rotation to the sweep; its numbers are rounded to the dtype of the rows."""
         sweep = self._count[0] - 1
         size = self._sizes[sweep]
-        T.buffer_store(self._cosines, cosine, [sweep, size])
-        T.buffer_store(self._sines, sine, [sweep, size])
+        T.buffer_store(self._cosines, cosine.astype(self.rows.dtype), [sweep, size])
+        T.buffer_store(self._sines, sine.astype(self.rows.dtype), [sweep, size])
         T.buffer_store(self._sizes, size + 1, [sweep])
 
     def run(self) -> None:

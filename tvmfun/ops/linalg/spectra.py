@@ -18,9 +18,18 @@ from tvmfun.ops.linalg.reflections import Reflections
 from tvmfun.ops.linalg.strips import Loops, Strips, local, number
 
 
-def epsilon(dtype: str) -> Any:
-    """The distance from 1 to the next number."""
-    return number(float(np.finfo(dtype).eps), dtype)
+def iterated(dtype: str) -> str:
+    """The dtype of the diagonals of an iteration, whose rounding errors add up over all of its sweeps.
+
+    Double precision costs little, because only the vectors of a matrix have as many elements as itself.
+    """
+    return "float64" if dtype == "float32" else dtype
+
+
+def tolerance(dtype: str) -> Any:
+    """The share of neighbours up to which elements off the diagonal of an iteration are negligible."""
+    eps = float(np.finfo(dtype).eps)
+    return number(eps / 4 if iterated(dtype) != dtype else eps, iterated(dtype))
 
 
 class Values:

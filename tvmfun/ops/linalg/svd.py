@@ -78,15 +78,17 @@ def _svd(a: ShapeDtype, *, full: bool, vectors: bool) -> tirx.PrimFunc:
                     if vectors:
                         products = (transposed_product(of, n, loops) for of in (of_rows, of_columns))
                         turned = tuple(Rotations(product, loops) for product in products)
-                    Iteration(diagonal, beside, n, turned).run()
+                    Iteration(diagonal, beside, n, dtype, turned).run()
                     signs = local((n,), dtype)
                     with T.serial(0, n) as j:
                         one = number(1, dtype)
-                        T.buffer_store(signs, tirx.Select(diagonal[j] < number(0, dtype), -one, one), [j])
+                        is_negative = diagonal[j] < number(0, str(diagonal.dtype))
+                        T.buffer_store(signs, tirx.Select(is_negative, -one, one), [j])
                         T.buffer_store(diagonal, tirx.abs(diagonal[j]), [j])
                     order = descending(diagonal, n)
                     with T.serial(0, n) as j:
-                        T.buffer_store(values, diagonal[order[j]] * unit, [*at, j])
+                        value = diagonal[order[j]] * unit.astype(str(diagonal.dtype))
+                        T.buffer_store(values, value.astype(dtype), [*at, j])
                     if turned is not None:
                         of_left, of_right = (rotations.rows for rotations in turned)
                         product = Strips(m, inner, dtype)
