@@ -18,6 +18,7 @@ from tvmfun.ops.linalg.rotations import Rotations
 from tvmfun.ops.linalg.spectra import (
     Values,
     descending,
+    each_sorted,
     gaps,
     is_finite,
     iterated,
@@ -67,7 +68,8 @@ def _eigh(a: ShapeDtype, *, vectors: bool) -> tirx.PrimFunc:
                         value = diagonal[order[n - 1 - i]] * unit.astype(str(diagonal.dtype))
                         T.buffer_store(values, value.astype(dtype), [*at, i])
                     if found is not None and rotations is not None:
-                        _store_columns(rotations.rows, order, found, at, loops)
+                        store = lambda j, i, value: T.buffer_store(found, value, [*at, i, n - 1 - j])
+                        each_sorted(rotations.rows, order, loops, store)
                 with T.Else(), T.serial(0, n) as i:
                     T.buffer_store(values, number(math.nan, dtype), [*at, i])
                     if found is not None:
@@ -128,13 +130,6 @@ def _tridiagonalize(work: Strips, loops: Loops) -> tuple[tirx.Buffer, tirx.Buffe
     with T.serial(tirx.max(n - 1, 0), n) as i:
         keep(beside, number(0, dtype), i)
     return diagonal, beside, of
-
-
-def _store_columns(rows: Strips, order: tirx.Buffer, found: tirx.Buffer, at: Sequence, loops: Loops) -> None:
-    """Stores the rows, those of the largest eigenvalues last, as columns."""
-    n = rows.rows
-    with loops.each(rows.count) as strip, rows.each_column(strip) as k, T.serial(0, n) as i:
-        T.buffer_store(found, rows[strip, order[n - 1 - i], k], [*at, strip * rows.width + k, i])
 
 
 def _diagonalize(d: tirx.Buffer, e: tirx.Buffer, n: int, limit: Any, rotations: Rotations | None) -> None:

@@ -86,6 +86,12 @@ def transposed_product(reflections: Reflections, n: int, loops: Loops) -> Strips
     return turned
 
 
+def each_sorted(rows: Strips, order: tirx.Buffer, loops: Loops, body: Callable[[Any, Any, Any], None]) -> None:
+    """Calls ``body(number, column, element)`` for each column of the rows in their order, strip by strip."""
+    with loops.each(rows.count) as strip, rows.each_column(strip) as k, T.serial(0, rows.rows) as i:
+        body(i, strip * rows.width + k, rows[strip, order[i], k])
+
+
 def gaps(values: Array) -> Array:
     """The matrix of ``1 / (values[j] - values[i])`` at ``i, j``, and 0 where they are equal."""
     row = shapes.reshape(values, shape=(*values.shape[:-1], 1, values.shape[-1]))

@@ -20,6 +20,7 @@ from tvmfun.ops.linalg.reflections import triangularize
 from tvmfun.ops.linalg.rotations import Rotations
 from tvmfun.ops.linalg.spectra import (
     descending,
+    each_sorted,
     gaps,
     is_finite,
     largest,
@@ -45,7 +46,7 @@ def _svd_shape(a: ShapeDtype, *, full: bool, vectors: bool) -> ShapeDtype | tupl
 
 
 def _svd(a: ShapeDtype, *, full: bool, vectors: bool) -> tirx.PrimFunc:
-    """Reflections make the matrix triangular and then bidiagonal, and rotations make that diagonal."""
+    """Reflections make the matrix triangular if it is not square, and bidiagonal, and rotations make that diagonal."""
     lead, (rows, columns), dtype = a.shape[:-2], a.shape[-2:], dtypes.NAMES[a.dtype]
     m, n = max(rows, columns), min(rows, columns)
     inner = m if full else n
@@ -69,10 +70,14 @@ def _svd(a: ShapeDtype, *, full: bool, vectors: bool) -> tirx.PrimFunc:
             with T.If(is_finite(scale, dtype)):
                 with T.Then():
                     unit = tirx.Select(scale > number(0, dtype), scale, number(1, dtype))
-                    work, square = Strips(m, n, dtype), Strips(n, n, dtype)
-                    work.load(loops, lambda i, j: element(at, i, j) / unit)
-                    reflections = triangularize(work, loops)
-                    square.load(loops, lambda i, j: work[j // work.width, i, j % work.width])
+                    square, reflections = Strips(n, n, dtype), None
+                    if m == n:
+                        square.load(loops, lambda i, j: element(at, i, j) / unit)
+                    else:
+                        work = Strips(m, n, dtype)
+                        work.load(loops, lambda i, j: element(at, i, j) / unit)
+                        reflections = triangularize(work, loops)
+                        square.load(loops, lambda i, j: work[j // work.width, i, j % work.width])
                     diagonal, beside, of_rows, of_columns = bidiagonalize(square, loops)
                     turned = None
                     if vectors:
@@ -91,13 +96,15 @@ def _svd(a: ShapeDtype, *, full: bool, vectors: bool) -> tirx.PrimFunc:
                         T.buffer_store(values, value.astype(dtype), [*at, j])
                     if turned is not None:
                         of_left, of_right = (rotations.rows for rotations in turned)
-                        product = Strips(m, inner, dtype)
-                        product.load(loops, lambda i, j: _sorted_or_unit(of_left, order, i, j))
-                        reflections.apply(product, loops)
-                        product.save(loops, lambda i, j, value: store_long(at, i, j, value))
-                        with loops.each(n) as i, T.serial(0, n) as j:
-                            value = of_right[i // of_right.width, order[j], i % of_right.width]
-                            store_short(at, i, j, signs[order[j]] * value)
+                        if reflections is None:
+                            each_sorted(of_left, order, loops, lambda j, i, value: store_long(at, i, j, value))
+                        else:
+                            product = Strips(m, inner, dtype)
+                            product.load(loops, lambda i, j: _sorted_or_unit(of_left, order, i, j))
+                            reflections.apply(product, loops)
+                            product.save(loops, lambda i, j, value: store_long(at, i, j, value))
+                        signed = lambda j, i, value: store_short(at, i, j, signs[order[j]] * value)
+                        each_sorted(of_right, order, loops, signed)
                 with T.Else():
                     nan = number(math.nan, dtype)
                     with T.serial(0, n) as j:
