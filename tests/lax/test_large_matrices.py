@@ -55,6 +55,10 @@ def error(found, expected, dtype):
     return np.max(np.abs(found - expected)) / max(np.max(np.abs(expected)), 1e-30) / np.finfo(dtype).eps
 
 
+# Errors of the values of an iteration in units of epsilon: that of single precision computes in double.
+MOST = {"float32": 6, "float64": 80}
+
+
 def wide(x):
     return np.asarray(x, "float64")
 
@@ -130,18 +134,18 @@ def test_eigh(n, dtype):
     a = (x + x.T) / 2
     w, v = map(wide, jit(tnp.linalg.eigh)(a))
     expected = np.linalg.eigvalsh(wide(a))
-    assert error(w, expected, dtype) < 50
+    assert error(w, expected, dtype) < MOST[dtype]
     assert error(v * w @ v.T, a, dtype) < 30 * n**0.5
     assert error(v.T @ v, np.eye(n), dtype) < 50
-    assert error(jit(tnp.linalg.eigvalsh)(a), expected, dtype) < 50
+    assert error(jit(tnp.linalg.eigvalsh)(a), expected, dtype) < MOST[dtype]
 
 
-def check_svd(a, dtype, full=False):
+def check_svd(a, dtype, full=False, most=MOST):
     u, s, vt = map(wide, jit(lambda a: tnp.linalg.svd(a, full_matrices=full))(a))
     expected = np.linalg.svd(wide(a), compute_uv=False)
     assert (s >= 0).all() and (np.diff(s) <= 0).all()
-    assert error(s, expected, dtype) < 80
-    assert full or error(jit(tnp.linalg.svdvals)(a), expected, dtype) < 80
+    assert error(s, expected, dtype) < most[dtype]
+    assert full or error(jit(tnp.linalg.svdvals)(a), expected, dtype) < most[dtype]
     k = len(s)
     scale = max(s.max(), 1e-30)
     assert np.abs(u[:, :k] * s @ vt[:k] - a).max() / scale / np.finfo(dtype).eps < 40
@@ -189,7 +193,8 @@ HARD = {
 @pytest.mark.parametrize("n", [5, 70])
 @pytest.mark.parametrize("name", HARD)
 def test_svd_of_hard_matrices(name, n, dtype):
-    check_svd(HARD[name](n).astype(dtype), dtype)
+    # Equal terms are all rounded in one direction.
+    check_svd(HARD[name](n).astype(dtype), dtype, most={"float32": 40, "float64": 80})
 
 
 @pytest.mark.quick("ones-70-float32")
@@ -200,7 +205,7 @@ def test_eigh_of_hard_matrices(name, n, dtype):
     x = HARD[name](n)
     a = (x / 2 + x.T / 2).astype(dtype)
     w, v = map(wide, jit(tnp.linalg.eigh)(a))
-    assert error(w, np.linalg.eigvalsh(wide(a)), dtype) < 50
+    assert error(w, np.linalg.eigvalsh(wide(a)), dtype) < MOST[dtype]
     assert np.abs(v * w @ v.T - a).max() / max(np.abs(w).max(), 1e-30) / np.finfo(dtype).eps < 30
     assert error(v.T @ v, np.eye(n), dtype) < 50
 

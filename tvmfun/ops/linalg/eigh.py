@@ -13,25 +13,20 @@ from tvmfun import dtypes
 from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.core.op import Op, register
 from tvmfun.ops.linalg.matrices import check_matrix, check_square, halved, matmul, transpose
-from tvmfun.ops.linalg.reflections import Reflections
 from tvmfun.ops.linalg.rotations import Rotations
 from tvmfun.ops.linalg.spectra import (
-    Values,
     descending,
     each_sorted,
     gaps,
     is_finite,
-    iterated,
     largest,
     on_diagonal,
     tolerance,
     transposed_product,
 )
-from tvmfun.ops.linalg.strips import MANY, WIDTH, Loops, Strips, branch, change_rows, clear, dot, local, number, padded
+from tvmfun.ops.linalg.strips import Loops, Strips, number
+from tvmfun.ops.linalg.tridiagonal import diagonalize, find_eigenvalues, tridiagonalize
 from tvmfun.ops.tir import block, prim_func
-
-# About two are needed for an eigenvalue; these end a hopeless iteration.
-_STEPS = 50
 
 
 def _eigh_shape(a: ShapeDtype, *, vectors: bool) -> ShapeDtype | tuple[ShapeDtype, ShapeDtype]:
@@ -58,11 +53,13 @@ def _eigh(a: ShapeDtype, *, vectors: bool) -> tirx.PrimFunc:
                     unit = tirx.Select(scale > number(0, dtype), scale, number(1, dtype))
                     work = Strips(n, n, dtype)
                     work.load(loops, lambda i, j: symmetric(i, j) / unit)
-                    diagonal, beside, reflections = _tridiagonalize(work, loops)
+                    diagonal, beside, reflections = tridiagonalize(work, loops)
                     rotations = None
-                    if found is not None:
+                    if found is None:
+                        find_eigenvalues(diagonal, beside, n, tolerance(dtype))
+                    else:
                         rotations = Rotations(transposed_product(reflections, n, loops), loops)
-                    _diagonalize(diagonal, beside, n, tolerance(dtype), rotations)
+                        diagonalize(diagonal, beside, n, tolerance(dtype), rotations)
                     order = descending(diagonal, n)
                     with T.serial(0, n) as i:
                         value = diagonal[order[n - 1 - i]] * unit.astype(str(diagonal.dtype))
@@ -79,116 +76,6 @@ def _eigh(a: ShapeDtype, *, vectors: bool) -> tirx.PrimFunc:
         block("eigh", sources, results, lead, factor)
 
     return prim_func([a], _eigh_shape(a, vectors=vectors), write)
-
-
-def _tridiagonalize(work: Strips, loops: Loops) -> tuple[tirx.Buffer, tirx.Buffer, Reflections]:
-    """Returns the diagonal, the off-diagonal, and the reflections that make ``work`` tridiagonal.
-
-    A reflection from both sides is ``a - v w^T - w v^T``, with ``w = p - (tau / 2) (p^T v) v`` and ``p = tau a v``. The
-    matrix is changed when it is read for the next ``p``, because most of the time goes into reading it.
-    """
-    n, dtype, width = work.rows, work.dtype, work.width
-    count = max(n - 2, 0) if isinstance(n, int) else n - 2
-    of = Reflections(n, count, width, dtype)
-    diagonal, beside = (local((n,), iterated(dtype)) for _ in range(2))
-    before, other, product = (local((padded(n),), dtype) for _ in range(3))  # the last v and w, and p
-    square = local((WIDTH,), dtype)  # p^T v
-    of.clear(loops)
-    for vector in (before, other, product):
-        clear(vector)
-
-    def keep(buffer: tirx.Buffer, value: Any, i: Any) -> None:
-        T.buffer_store(buffer, value.astype(iterated(dtype)), [i])
-
-    def changed(row: Any, column: Any) -> Any:
-        old = work[column // width, row, column % width]
-        return old - before[row] * other[column] - other[row] * before[column]
-
-    with T.serial(0, count) as k:
-        first = k + 1
-        keep(diagonal, changed(k, k), k)
-        of.find(k // width, k % width, first, lambda i: changed(i, k))
-        keep(beside, of.beta[0], k)
-        begin = first // width
-
-        def multiply(strip: Any, begin: Any = begin, first: Any = first) -> None:
-            store = lambda column, total: T.buffer_store(product, total, [column])
-            change_rows(work, begin + strip, first, (before, other), (other, before), of.vector, store)
-
-        loops.run(work.count - begin, multiply, if_many=n - first >= MANY)
-        dot(square, product, of.vector, first, n)
-        half = number(0.5, dtype) * of.tau[0] * of.tau[0] * square[0]
-        with T.serial(first, n) as i:
-            T.buffer_store(other, of.tau[0] * product[i] - half * of.vector[i], [i])
-        with T.serial(first, n) as i:
-            T.buffer_store(before, of.vector[i], [i])
-    with T.serial(tirx.max(count, 0), n) as i:
-        keep(diagonal, changed(i, i), i)
-    # In loops of at most one iteration, because a dynamic size may be 1.
-    with T.serial(tirx.max(count, 0), n - 1) as i:
-        keep(beside, changed(i + 1, i), i)
-    with T.serial(tirx.max(n - 1, 0), n) as i:
-        keep(beside, number(0, dtype), i)
-    return diagonal, beside, of
-
-
-def _diagonalize(d: tirx.Buffer, e: tirx.Buffer, n: int, limit: Any, rotations: Rotations | None) -> None:
-    """The implicit QL iteration of Bowdler, Martin, Reinsch and Wilkinson (1968) on a tridiagonal matrix.
-
-    ``d`` becomes the eigenvalues. Elements of ``e`` up to ``limit`` times their neighbours in ``d`` are negligible.
-    """
-    dtype = str(d.dtype)
-    x = Values(dtype, "g", "r", "s", "c", "p", "f", "b")
-    at = Values("int32", "m", "i", "steps", "active")
-    zero, one, two = (number(value, dtype) for value in (0, 1, 2))
-    hypotenuse = lambda f, g: tirx.sqrt(f * f + g * g)
-    with T.serial(0, n) as first:
-        at.steps, at.active = 0, 1
-        with T.While(at.active > 0):
-            # The block that begins at `first` ends where the off-diagonal is negligible.
-            at.m = first
-            after = tirx.min(at.m + 1, n - 1)
-            negligible = tirx.abs(e[at.m]) <= limit * (tirx.abs(d[at.m]) + tirx.abs(d[after]))
-            with T.While(tirx.And(at.m < n - 1, tirx.Not(negligible))):
-                at.m = at.m + 1
-            at.active = tirx.Cast("int32", tirx.And(at.m > first, at.steps < _STEPS))
-            with branch(at.active > 0):
-                at.steps = at.steps + 1
-                x.g = (d[first + 1] - d[first]) / (two * e[first])
-                x.r = hypotenuse(x.g, one)
-                x.g = d[at.m] - d[first] + e[first] / (x.g + tirx.Select(x.g < zero, -x.r, x.r))
-                x.s, x.c, x.p = 1, 1, 0
-                at.i = at.m - 1
-                if rotations is not None:
-                    rotations.make_room()
-                    rotations.begin(at.m, at.m - 1, -1)
-                with T.While(at.i >= first):
-                    x.f = x.s * e[at.i]
-                    x.b = x.c * e[at.i]
-                    x.r = hypotenuse(x.f, x.g)
-                    T.buffer_store(e, x.r, [at.i + 1])
-                    with T.If(tirx.EQ(x.r, zero)):
-                        with T.Then():  # the block falls apart here: begin again
-                            T.buffer_store(d, d[at.i + 1] - x.p, [at.i + 1])
-                            T.buffer_store(e, zero, [at.m])
-                            at.i = -2
-                        with T.Else():
-                            x.s = x.f / x.r
-                            x.c = x.g / x.r
-                            x.g = d[at.i + 1] - x.p
-                            x.r = (d[at.i] - x.g) * x.s + two * x.c * x.b
-                            x.p = x.s * x.r
-                            T.buffer_store(d, x.g + x.p, [at.i + 1])
-                            x.g = x.c * x.r - x.b
-                            if rotations is not None:
-                                rotations.add(x.c, x.s)
-                            at.i = at.i - 1
-                with branch(at.i > -2):
-                    T.buffer_store(d, d[first] - x.p, [first])
-                    T.buffer_store(e, x.g, [first])
-                    T.buffer_store(e, zero, [at.m])
-    if rotations is not None:
-        rotations.run()
 
 
 def _eigh_vjp(g: Any, out: Any, a: Array, *, vectors: bool) -> Array:

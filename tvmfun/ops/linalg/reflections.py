@@ -25,6 +25,7 @@ from tvmfun.ops.linalg.strips import (
     number,
     padded,
     registers,
+    sum_rows,
 )
 
 
@@ -200,9 +201,12 @@ def triangularize(work: Strips, loops: Loops) -> Reflections:
 def _reflect(work: Strips, strip: Any, first: Any, of: Reflections) -> None:
     """Multiplies a strip by the last reflection."""
     product = registers(work.width, work.dtype)
-    clear(product)
-    with T.serial(first, work.rows) as i, lanes(work.width) as j:
-        T.buffer_store(product, product[j] + of.vector[i] * work[strip, i, j], [j])
+
+    def add(i: Any, total: tirx.Buffer) -> None:
+        with lanes(work.width) as j:
+            T.buffer_store(total, total[j] + of.vector[i] * work[strip, i, j], [j])
+
+    sum_rows(product, first, work.rows, add)
     with lanes(work.width) as j:
         T.buffer_store(product, product[j] * of.tau[0], [j])
     with T.serial(first, work.rows) as i, lanes(work.width) as j:

@@ -23,6 +23,8 @@ WIDTH = 32
 ROWS = 8
 #: The rows that are left of a matrix from which on one pass over them is worth several threads.
 MANY = 384
+# Terms that are summed before others: rounding errors of long sums grow with the root of their number.
+_SUMMED = 32
 # The elements from which on a matrix is worth several threads.
 _SHARED = 128 * 128
 
@@ -201,6 +203,19 @@ def add_products(
         )
 
 
+def sum_rows(total: tirx.Buffer, begin: Any, end: Any, add: Callable[[Any, tirx.Buffer], None]) -> None:
+    """Stores the sum of what ``add(row, sum)`` adds to a vector, a block of rows at a time."""
+    width, part = int(total.shape[0]), registers(int(total.shape[0]), str(total.dtype))
+    clear(total)
+    with T.serial(0, -(-(end - begin) // _SUMMED)) as block:
+        first = begin + block * _SUMMED
+        clear(part)
+        with T.serial(first, tirx.min(first + _SUMMED, end)) as i:
+            add(i, part)
+        with lanes(width) as j:
+            T.buffer_store(total, total[j] + part[j], [j])
+
+
 def change_rows(
     work: Strips,
     strip: Any,
@@ -223,16 +238,18 @@ def change_rows(
     """
     total, *parts = (registers(work.width, work.dtype) for _ in range(3))
     column = lambda j: strip * work.width + j
-    clear(total)
     for part, row in zip(parts, rows, strict=True):
         with lanes(work.width) as j:
             T.buffer_store(part, row[column(j)], [j])
-    with T.serial(begin, work.rows) as i:
+
+    def change(i: Any, total: tirx.Buffer) -> None:
         with lanes(work.width) as j:
             value = work[strip, i, j] - columns[0][i] * parts[0][j] - columns[1][i] * parts[1][j]
             work.store((strip, i, j), value)
         with lanes(work.width) as j:
             T.buffer_store(total, total[j] + vector[i] * work[strip, i, j], [j])
+
+    sum_rows(total, begin, work.rows, change)
     with lanes(work.width) as j:
         store(column(j), total[j])
 

@@ -23,6 +23,7 @@ from tvmfun.ops.linalg.spectra import (
     each_sorted,
     gaps,
     is_finite,
+    iterated,
     largest,
     on_diagonal,
     scaled_columns,
@@ -30,6 +31,7 @@ from tvmfun.ops.linalg.spectra import (
     transposed_product,
 )
 from tvmfun.ops.linalg.strips import Loops, Strips, local, number
+from tvmfun.ops.linalg.tridiagonal import find_singular_values
 from tvmfun.ops.tir import block, prim_func
 
 
@@ -83,7 +85,10 @@ def _svd(a: ShapeDtype, *, full: bool, vectors: bool) -> tirx.PrimFunc:
                     if vectors:
                         products = (transposed_product(of, n, loops) for of in (of_rows, of_columns))
                         turned = tuple(Rotations(product, loops) for product in products)
-                    Iteration(diagonal, beside, n, dtype, turned).run()
+                    if vectors or iterated(dtype) == dtype:
+                        Iteration(diagonal, beside, n, dtype, turned).run()
+                    else:
+                        find_singular_values(diagonal, beside, n)
                     signs = local((n,), dtype)
                     with T.serial(0, n) as j:
                         one = number(1, dtype)

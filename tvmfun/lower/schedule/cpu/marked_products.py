@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from tvm import ir, tirx
-from tvm.tirx import For, Stmt
+from tvm.tirx import For, ForKind, Stmt
 
 from tvmfun.lower.machine import Machine
 from tvmfun.lower.tir import build
+from tvmfun.lower.tir.build import Expr
 from tvmfun.lower.tir.micro_kernels.products import Terms, TileProduct
 from tvmfun.lower.tir.walk import rewrite
 from tvmfun.ops.tir import PRODUCT
+
+# Terms that are summed before others: rounding errors of long sums grow with the root of their number.
+_SUMMED = 64
 
 
 def with_products(stmt: Stmt, machine: Machine) -> Stmt:
@@ -34,7 +38,7 @@ def _product(loop: For, machine: Machine) -> Stmt:
     # Two vectors of columns and an element of the left factor are in registers, beside the sums.
     height, width = (machine.registers - 3) // 2, 2 * lanes
     height = max(size for size in (1, 2, 4, 8) if size <= height)
-    statements = []
+    tiles: list[tuple[TileProduct, dict[ir.Var, Expr]]] = []
     for i in range(0, int(row.extent), height):
         for j in range(0, int(column.extent), width):
             product = TileProduct(
@@ -48,11 +52,21 @@ def _product(loop: For, machine: Machine) -> Stmt:
                 adds=True,
                 terms=(Terms(0, left_term, right_term),),
             )
-            numbers = {row.loop_var: i, column.loop_var: j, term.loop_var: 0}
-            at = {var: tirx.const(value, str(var.ty)) for var, value in numbers.items()}
-            first = [build.substitute(load, at) for load in (sums, left, right)]
-            statements.append(product.call(first[:1], *first[1:], count=term.extent, adds=tirx.const(1, "int32")))
-    return build.seq(*statements)
+            tiles.append((product, {row.loop_var: tirx.const(i, "int32"), column.loop_var: tirx.const(j, "int32")}))
+
+    def calls(start: Expr, count: Expr) -> Stmt:
+        statements = []
+        for product, at in tiles:
+            first = [build.substitute(load, {**at, term.loop_var: start}) for load in (sums, left, right)]
+            statements.append(product.call(first[:1], *first[1:], count=count, adds=tirx.const(1, "int32")))
+        return build.seq(*statements)
+
+    size = term.extent
+    if isinstance(size, tirx.IntImm) and int(size) <= _SUMMED:
+        return calls(tirx.const(0, "int32"), size)
+    block = ir.Var("block", term.loop_var.ty)
+    start = block * _SUMMED
+    return For(block, 0, -(-size // _SUMMED), ForKind.SERIAL, calls(start, tirx.min(size - start, _SUMMED)))
 
 
 def _step(load: ir.TensorLoad, var: ir.Var) -> int | None:
