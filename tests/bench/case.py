@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -65,5 +66,19 @@ class Case:
 
     def arrays(self) -> tuple[Tree, Tree, Tree]:
         """The parameters, the state and the batch, the same at each call."""
-        rng = np.random.default_rng(0)
-        return self.params(rng), self.state(), self.batch(rng)
+        return _drawn(self.params, self.state, self.batch)
+
+    def shapes(self) -> tuple[Tree, Tree, Tree]:
+        """Arrays of the same shapes and dtypes that take no memory."""
+        return _shapes(self.params, self.state, self.batch)
+
+
+def _drawn(params: Callable, state: Callable, batch: Callable) -> tuple[Tree, Tree, Tree]:
+    rng = np.random.default_rng(0)
+    return params(rng), state(), batch(rng)
+
+
+@cache  # drawing the parameters of a transformer takes a second, and each precision has the same
+def _shapes(*functions: Callable) -> tuple[Tree, ...]:
+    empty = lambda array: np.broadcast_to(np.zeros((), array.dtype), array.shape)
+    return tuple({name: empty(array) for name, array in tree.items()} for tree in _drawn(*functions))

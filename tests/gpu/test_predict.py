@@ -1,5 +1,7 @@
 """The prediction of steps on a GPU: launches, bytes and operations, counted without one."""
 
+from functools import cache, partial
+
 import pytest
 
 pytest.importorskip("torch")
@@ -69,6 +71,7 @@ def test_ideal_bytes_of_loops():
     assert least <= ideal(run, (32, 32), (8, 32), (10, 8, 32)) <= least + 10 * h
 
 
+predicted = cache(partial(predict, gpu=GPUS["H200"]))
 #: The most milliseconds of a step on an H200.
 MILLISECONDS = {
     "BERT-base, 32 x 128, bfloat16": 9,
@@ -84,7 +87,7 @@ MULTIPLE = 1.5
 
 @pytest.mark.parametrize("name", [name for name in TIMED if not name.endswith(", float32")])
 def test_predictions(name):
-    found = predict(name, GPUS["H200"])
+    found = predicted(name)
     milliseconds = MILLISECONDS.get(name, 5)
     assert found.seconds * 1e3 <= milliseconds
     # The three are reached even if no kernel moves bytes while it multiplies.
@@ -98,11 +101,11 @@ def test_predictions(name):
 
 @pytest.mark.parametrize("name", ["MNIST CNN, float32", "DLRM, float32", "BERT-base, 32 x 128, float32"])
 def test_launches_in_float32(name):
-    assert predict(name, GPUS["H200"]).launches <= LAUNCHES[name.rpartition(", ")[0]]
+    assert predicted(name).launches <= LAUNCHES[name.rpartition(", ")[0]]
 
 
 def test_products_are_predicted_by_what_they_were_scheduled_for():
-    found = predict("BERT-base, 32 x 128, bfloat16", GPUS["H200"])
+    found = predicted("BERT-base, 32 x 128, bfloat16")
     products = [row for (rule, _), row in found.rows.items() if rule == "product"]
     fastest = {units: 1 / tiles.reached(f"{units} bfloat16", "sm_90a") for units in ("wgmma", "mma.sync")}
     bound = [row for row in products if row.seconds > row.bytes / (0.85 * GPUS["H200"].memory) * 1.001]

@@ -14,6 +14,7 @@ from tvmfun.core.op import REGISTRY
 from tvmfun.lower import pipeline
 from tvmfun.lower import target as targets
 from tvmfun.lower.codegen.cuda import compilers
+from tvmfun.lower.codegen.cuda.joined import Joiner
 from tvmfun.runtime.cuda_module import Launch
 
 SM_90 = {"kind": "cuda", "arch": "sm_90"}
@@ -126,9 +127,9 @@ def test_the_evaluation_of_the_mnist_example():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_every_op_compiles(name):
-    for case in CASES[name]:
-        function = tvmfun.jit(lambda *args, case=case: REGISTRY[name](*args, **case.params), target=SM_90)
-        function.lower(*case.arguments).compile()
+    cases = CASES[name]
+    apply = lambda *groups: [REGISTRY[name](*group, **c.params) for group, c in zip(groups, cases, strict=True)]
+    tvmfun.jit(apply, target=SM_90).lower(*(tuple(case.arguments) for case in cases)).compile()
 
 
 # -- machine code ------------------------------------------------------------------------------------------------------
@@ -211,21 +212,29 @@ def test_decompositions_of_small_matrices_become_machine_code(n):
     check_machine_code(tvmfun.trace(apply)(ShapeDtype((n, n), "float32"), ShapeDtype((3, n, n), "float64")))
 
 
-ALL_CASES = [(name, case) for name, cases in CASES.items() for case in cases]
-# Long loops over arrays of a thread, which the compiler unrolls for half a minute.
-SLOW_TO_COMPILE = {"svd"}
-PARTS = {
-    "some": [case for case in ALL_CASES[::40] if case[0] not in SLOW_TO_COMPILE],
-    # Not neighbours: those of one shape become one kernel, of which the assembler takes more than linear time.
-    **{str(i): ALL_CASES[i::9] for i in range(9)},
-}
+def distinct_cases():
+    """The cases of all ops by name; of pointwise ones, whose schedules are the same, each dtype and each shape once."""
+    seen = set()
+    for name, cases in CASES.items():
+        for case in cases:
+            given = case.arguments
+            types = (name, repr(case.params), *(x.dtype for x in given)), tuple(x.shape for x in given)
+            if REGISTRY[name].kind != "pointwise" or not seen.issuperset(types):
+                yield name, case
+            seen.update(types)
+
+
+# A larger matrix has the kernel of a small one with longer loops, which the compiler unrolls for a quarter of a minute.
+COMPILED = [(name, case) for name, case in distinct_cases() if name != "svd" or case.arguments[0].size < 100]
 
 
 @pytest.mark.slow
 @needs_compiler
-@pytest.mark.parametrize("part", ["some", *(pytest.param(i, marks=pytest.mark.slow) for i in PARTS if i != "some")])
-def test_ops_become_machine_code(part):
-    cases = PARTS[part]
+@pytest.mark.parametrize("part", range(3))
+def test_ops_become_machine_code(part, monkeypatch):
+    # Joined launches are one kernel, for which the assembler takes more than linear time.
+    monkeypatch.setattr(Joiner, "kind", lambda *_: None)
+    cases = COMPILED[part::3]
     apply = lambda *groups: [REGISTRY[n](*group, **c.params) for group, (n, c) in zip(groups, cases, strict=True)]
     program = tvmfun.trace(apply)(*(tuple(case.arguments) for _, case in cases))
     check_machine_code(program)

@@ -137,11 +137,8 @@ SMALL: dict[str, Callable[[], Step]] = {
 }
 #: Steps of the sizes that benchmarks have, by name.
 FULL: dict[str, Callable[[], Step]] = {
-    "mnist": mnist_step,
-    "bert-base": lambda: bert_step(BERTConfig(), 32, 128),
     "bert-base-bfloat16": lambda: bert_step(BERTConfig(), 32, 128, "bfloat16"),
     "gpt2-124M": lambda: gpt2_step(GPT2Config(), 8, 1024),
-    "gpt2-124M-bfloat16": lambda: gpt2_step(GPT2Config(), 8, 1024, "bfloat16"),
     "lstm": lambda: lstm_step(LSTMConfig(10_000, 650, 650, 2), 32, 64),
     "dlrm": lambda: dlrm_step(DLRMConfig((10_000,) * 26), 256),
     "resnet18": lambda: resnet_step(ResNetConfig.resnet18(), 32, 224),

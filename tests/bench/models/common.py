@@ -7,7 +7,9 @@ import numpy as np
 
 def normal(rng: np.random.Generator, shape: tuple[int, ...], scale: float = 1.0) -> np.ndarray:
     """Normal numbers in float32."""
-    return (rng.standard_normal(shape, dtype="float32") * np.float32(scale)).astype("float32")
+    values = rng.standard_normal(shape, dtype="float32")
+    values *= np.float32(scale)
+    return values
 
 
 def zeros(shape: tuple[int, ...]) -> np.ndarray:
