@@ -58,6 +58,9 @@ print(json.dumps({
 """
 
 
+TWO = tuple(sorted(os.sched_getaffinity(0))[-2:])
+
+
 @cache
 def run(threads=None, cpus=()):
     """The output of the program above in a process with a number of threads, or with some CPUs."""
@@ -72,7 +75,7 @@ def run(threads=None, cpus=()):
 
 @pytest.mark.slow
 def test_the_number_of_threads_is_what_was_asked_for_and_changes_no_bit():
-    one, two = run(threads=1), run(threads=2)
+    one, two = run(threads=1), run(threads=2, cpus=TWO)
     assert one["error"] < 1e-3
     assert (one["new"], two["new"]) == (0, 1)  # the caller works, too
     assert one["busy"] < 1.1
@@ -89,13 +92,12 @@ def test_one_cpu_is_one_thread():
 @pytest.mark.slow
 def test_no_thread_leaves_the_cpus_of_the_process():
     """Nor is one bound to a part of them: what the process starts later would be, too."""
-    cpus = sorted(os.sched_getaffinity(0))[-2:]
-    assert run(cpus=tuple(cpus))["cpus"] == [cpus] * 2
+    assert run(threads=2, cpus=TWO)["cpus"] == [list(TWO)] * 2
 
 
 @pytest.mark.slow
 def test_idle_threads_sleep():
-    assert run(threads=2)["idle"] < 0.05
+    assert run(threads=2, cpus=TWO)["idle"] < 0.05
 
 
 def test_variables_of_tvm_are_kept(monkeypatch):
@@ -194,7 +196,7 @@ class TestWhereWorkersWake:
         return json.loads(done.stdout)
 
     @pytest.mark.slow
-    @pytest.mark.parametrize("count", [2, 4, 40])
+    @pytest.mark.parametrize("count", [2, 40])
     def test_on_other_cpus_than_the_caller(self, count):
         cpus = sorted(os.sched_getaffinity(0))
         said = self.run(cpus, count)
@@ -255,11 +257,10 @@ class TestOnePool:
     square = staticmethod(tvmfun.jit(lambda x: x @ x))
 
     @pytest.mark.slow
-    @pytest.mark.parametrize("count", [400, pytest.param(6_000, marks=pytest.mark.slow)])
-    def test_short_threads(self, count):
+    def test_short_threads(self):
         """They leave no thread running, and take no longer than one that does everything."""
+        count, wrong = 2_000, []
         expected = np.array(self.square(self.X))
-        wrong = []
 
         def call():
             if not np.array_equal(self.square(self.X), expected):
@@ -281,7 +282,7 @@ class TestOnePool:
         assert not wrong
         assert most <= before + 8
         # A pool per thread took ten times as long. In processor time, because other processes may run.
-        assert time.process_time() - started < 5 * alone + 2
+        assert time.process_time() - started < 5 * alone + 1
 
     def test_threads_at_the_same_time(self):
         """Some of them have the pool, the others do their tasks alone: the bits are the same."""
@@ -323,7 +324,7 @@ class TestOnePool:
             others = [threading.Thread(target=call) for _ in range(3)]
             for thread in others:
                 thread.start()
-            for _ in range(20):
+            for _ in range(12):
                 child = os.fork()
                 if not child:
                     signal.alarm(60)  # ends a process that waits for ever
@@ -339,7 +340,7 @@ class TestOnePool:
         pool, entered = threads._the_pool(), []
         register = pool._register
         monkeypatch.setattr(pool, "_register", lambda *entry: entered.append(entry) or register(*entry))
-        for i in range(3):
+        for i in range(2):
             tvmfun.jit(lambda x, i=i: tnp.tanh(x @ x) * i + i)(self.X)
             tvmfun.jit(lambda x, i=i: x * i + i)(self.X[:1])
             tvmfun.jit(lambda x, i=i: [tnp.sort(x[: i + k]) for k in range(1, 14)])(self.X)
@@ -404,7 +405,7 @@ class TestTheEnd:
     @pytest.mark.slow
     @pytest.mark.parametrize("activity", ["call", "read", "work", "build"])
     def test_of_a_process_with_daemons(self, activity):
-        command = [sys.executable, "-c", self.CODE, activity, "0.4"]
+        command = [sys.executable, "-c", self.CODE, activity, "0.25"]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=100)
         assert (ended.returncode, ended.stdout, ended.stderr) == (0, "done\n", "")
 

@@ -21,6 +21,7 @@ from tvmfun import Dim, ShapeDtype, errors, lax, nn
 from tvmfun.export import features, load
 from tvmfun.lower import machine
 from tvmfun.lower import target as targets
+from tvmfun.lower.rewrite import split_products
 from tvmfun.lower.settings import Settings, using
 
 BFLOAT16 = "bfloat16"
@@ -184,16 +185,20 @@ SIZES = [
 
 
 @needs_emulator
-@pytest.mark.quick("tdpbf16ps-(33, 67, 50)", "tdpbusd-(100, 130, 35)", "tdpfp16ps-(129, 34, 17)")
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.quick("tdpbf16ps")
 @pytest.mark.parametrize("instruction", DTYPES)
-def test_tiles_compute_products_of_all_sizes_and_layouts(amx, instruction, sizes):
+def test_tiles_compute_products_of_all_sizes_and_layouts(amx, instruction):
     left, right, wide = DTYPES[instruction]
-    # Each instruction meets every layout, and so do all sizes.
-    transposed = LAYOUTS[(SIZES.index(sizes) + list(DTYPES).index(instruction)) % len(LAYOUTS)]
     draw = any_integer if "int" in left else normal
-    given, x, y = pair(np.random.default_rng(0), sizes, transposed, (left, right), draw)
-    check(tvmfun.jit(lambda x, y: dot(x, y, wide, transposed))(*given), x, y)
+    # Each instruction meets every layout, and so do all sizes.
+    layouts = [LAYOUTS[(i + list(DTYPES).index(instruction)) % len(LAYOUTS)] for i in range(len(SIZES))]
+    cases = [
+        pair(np.random.default_rng(0), sizes, transposed, (left, right), draw)
+        for sizes, transposed in zip(SIZES, layouts, strict=True)
+    ]
+    products = lambda pairs: [dot(x, y, wide, layout) for (x, y), layout in zip(pairs, layouts, strict=True)]
+    for result, (_, x, y) in zip(tvmfun.jit(products)([given for given, _, _ in cases]), cases, strict=True):
+        check(result, x, y)
 
 
 @needs_emulator
@@ -440,9 +445,10 @@ def test_high_precision_of_infinities_and_the_largest_floats(amx):
 
 @needs_emulator
 @pytest.mark.slow
-def test_high_precision_in_loops_batches_derivatives_and_dynamic_sizes(amx):
-    x, w = matrices((2, 400, 400), (400, 400))
-    w /= 20
+def test_high_precision_in_loops_batches_derivatives_and_dynamic_sizes(amx, monkeypatch):
+    monkeypatch.setattr(split_products, "_LEAST_REUSE", 64)  # large products take the emulator long
+    x, w = matrices((2, 140, 140), (140, 140))
+    w /= 12
 
     def loss(ns, x, w):
         return (ns.lax.fori_loop(0, 2, lambda i, x: ns.numpy.tanh(high(ns, x, w)), x) ** 2).sum()
@@ -455,9 +461,9 @@ def test_high_precision_in_loops_batches_derivatives_and_dynamic_sizes(amx):
     assert before > 0
     for one, other in zip(ours, pieces(jax)(x, w), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4 * abs(np.asarray(other)).max())
-    run = tvmfun.jit(lambda x, w: high(tvmfun, x, w), dynamic_shapes=({0: Dim("n", min=400)}, {}))
-    for count in (400, 413, 450):
-        (left,) = matrices((count, 400))
+    run = tvmfun.jit(lambda x, w: high(tvmfun, x, w), dynamic_shapes=({0: Dim("n", min=140)}, {}))
+    for count in (140, 153, 190):
+        (left,) = matrices((count, 140))
         assert close(run(left, w), left, w)
 
 

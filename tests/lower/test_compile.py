@@ -1,5 +1,7 @@
 """The compile cache: in this process, on disk, shared, damaged."""
 
+import contextlib
+import io
 import os
 import shutil
 import signal
@@ -83,7 +85,6 @@ def compiled_in(monkeypatch):
 @needs_linker
 def test_processes_share_the_disk(tmp_path, compiled_in):
     assert finish(start(tmp_path)) == (1, 0)
-    assert finish(start(tmp_path)) == (0, 1)
     assert compiled_in(tmp_path) == (0, 1)
 
 
@@ -103,12 +104,12 @@ def test_damaged_entries_are_compiled_again(tmp_path, compiled_in):
 
 @needs_linker
 @pytest.mark.slow
-def test_processes_that_store_at_the_same_time(tmp_path):
+def test_processes_that_store_at_the_same_time(tmp_path, compiled_in):
     processes = [start(tmp_path) for _ in range(3)]
     results = [finish(process) for process in processes]
     assert all(compiles + loads == 1 for compiles, loads in results)
     assert len(list(tmp_path.iterdir())) == 1
-    assert finish(start(tmp_path)) == (0, 1)
+    assert compiled_in(tmp_path) == (0, 1)
 
 
 def test_quick_compiles_are_not_stored(tmp_path, compiled_in):
@@ -156,25 +157,40 @@ def run_step(directory):
     return int(compiles), int(loads), said
 
 
+@pytest.fixture
+def step_in(monkeypatch):
+    """What that program says in this process, with a cache directory but an empty cache in memory."""
+
+    def run(directory):
+        monkeypatch.setenv("TVMFUN_CACHE_DIR", str(directory))
+        monkeypatch.setenv("TVMFUN_CACHE_MIN_SECONDS", "0")
+        tvmfun.clear_caches()
+        with counted() as events, contextlib.redirect_stdout(io.StringIO()) as output:
+            exec(STEP, {})
+        return events.compiles, events.loads, output.getvalue().split(maxsplit=2)[2]
+
+    return run
+
+
 @pytest.mark.slow
 @needs_linker
-def test_another_process_has_the_same_results_and_the_same_plan(tmp_path):
-    compiles, loads, expected = run_step(tmp_path)
+def test_another_process_has_the_same_results_and_the_same_plan(tmp_path, step_in):
+    compiles, loads, expected = step_in(tmp_path)
     assert (compiles, loads) == (1, 0) and "temporaries=" in expected
     assert run_step(tmp_path) == (0, 1, expected)
 
 
 @needs_linker
-@pytest.mark.slow
-def test_what_was_stored_in_another_form_is_compiled_again(tmp_path):
-    expected = run_step(tmp_path)
+def test_what_was_stored_in_another_form_is_compiled_again(tmp_path, step_in):
+    expected = step_in(tmp_path)
     (entry,) = tmp_path.glob("*.so")
     library, manifest = container.opened(entry.read_bytes())
     assert '"fresh"' in manifest["plan"]
     plans = ({"plan": manifest["plan"].replace('"fresh"', '"other"')}, {"plan": None}, {"name": "0.so"})
     for content in (library, *(container.sealed(library, {**manifest, **plan}) for plan in plans)):
+        entry.unlink()  # the library is in use
         entry.write_bytes(content)
-        assert run_step(tmp_path) == expected
+        assert step_in(tmp_path) == expected
 
 
 @needs_linker
@@ -370,8 +386,8 @@ class TestInterrupts:
     # Hypothesis measures garbage collections, and ignores the interrupt of one.
     @pytest.mark.slow
     @pytest.mark.filterwarnings("ignore:.*gc_callback:pytest.PytestUnraisableExceptionWarning")
-    @pytest.mark.parametrize("count", [12, pytest.param(100, marks=pytest.mark.slow)])
-    def test_at_any_time(self, seconds, count):
+    def test_at_any_time(self, seconds):
+        count = 50
         rng, interrupts = np.random.default_rng(0), 0
         for n in range(4 * count):
             f = self.made(float(n))

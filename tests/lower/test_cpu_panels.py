@@ -53,15 +53,31 @@ def _several_axes(rows, terms):
     return (a, b, c), (x, y), np.einsum("ghirs,grsj->ghij", wide(x), wide(y))
 
 
-def check_with_epilogue(tensors, inputs, reference, scale, target):
-    """Checks a product alone, and with an epilogue that is not linear and reads a row."""
+def is_alone(rows, cores):
+    """Whether a product has no epilogue: all sizes are checked with one and without, but by other numbers of cores."""
+    return (rows + cores) % 2 == 0
+
+
+def check_alone(tensors, inputs, reference, target):
     check(tensors, inputs, [reference], "contraction", target)
+
+
+def check_with_epilogue(tensors, inputs, reference, scale, target):
+    """Checks a product with an epilogue that is not linear and reads a row."""
     a, b, c = tensors
     m, n = reference.shape
     bias = placeholder((n,), name="bias")
     biased = te.compute((m, n), lambda i, j: te.exp(c[i, j] * (1 / scale)) + bias[j], "biased")
     v = random((n,), seed=3)
     check((a, b, bias, c, biased), (*inputs, v), [reference, np.exp(reference / scale) + v], "contraction", target)
+
+
+def check_either(tensors, inputs, reference, scale, target):
+    """Checks a product alone or with that epilogue."""
+    if is_alone(len(reference), int(target.attrs["num-cores"])):
+        check_alone(tensors, inputs, reference, target)
+    else:
+        check_with_epilogue(tensors, inputs, reference, scale, target)
 
 
 @pytest.mark.parametrize("cores", [1, 2])
@@ -71,7 +87,9 @@ def test_rows_of_a_strided_operand_stay_in_the_cache(small_caches, cores, m, n, 
     loops, target = _blocks_of_rows(tensors, cores)
     assert 128 * 4 * k // 2 <= loops.per_block * loops.tiling.rows * 4 * k <= (64 << 10)
     assert loops.blocks in loops.taken
-    check(tensors, inputs, [reference], "contraction", target)
+    if is_alone(m, cores):
+        check_alone(tensors, inputs, reference, target)
+        return
     a, b, c = tensors
     bias = placeholder((n,), name="bias")
     biased = te.compute((m, n), lambda i, j: c[i, j] * te.exp(bias[j]) + bias[j], "biased")
@@ -137,7 +155,7 @@ def test_few_rows_stream_a_large_right_operand(small_caches, cores, m, n, k):
     tensors, inputs, reference = matmul(m, n, k)
     loops, target = _blocks_of_rows(tensors, cores)
     assert loops.tiling.streamed and math.prod(axis.extent for axis in loops.tiling.inner) <= 32
-    check_with_epilogue(tensors, inputs, reference, 8, target)
+    check_either(tensors, inputs, reference, 8, target)
 
 
 @pytest.mark.parametrize("cores", [1, 2])
@@ -187,7 +205,7 @@ def test_rows_with_strided_terms_are_transposed(deep_panels, cores, m, n, k):
     tensors, inputs, reference = matmul(m, n, k, "tn")
     loops, target = _blocks_of_rows(tensors, cores)
     assert loops.tiling.packs_rows
-    check_with_epilogue(tensors, inputs, reference, k, target)
+    check_either(tensors, inputs, reference, k, target)
 
 
 @pytest.mark.parametrize("cores", [1, 2])
@@ -231,7 +249,9 @@ def test_panels_in_groups(deep_panels, packed, monkeypatch, cores, m, n, k, layo
     tensors, inputs, reference = matmul(m, n, k, layout)
     loops, target = _blocks_of_rows(tensors, cores)
     assert loops.member.extent == size if cores == 1 else loops.member.extent <= size
-    check(tensors, inputs, [reference], "contraction", target)
+    if is_alone(m, cores):
+        check_alone(tensors, inputs, reference, target)
+        return
     a, b, c = tensors
     columns, both = placeholder((n,), name="columns"), placeholder((m, n), name="both")
     result = te.compute((m, n), lambda i, j: te.exp(c[i, j] * (1 / k)) * both[i, j] + columns[j], "result")
@@ -258,6 +278,7 @@ def test_strips_of_panels_for_transposed_rows(deep_panels, m, n, k, cores, strip
     loops, target = _blocks_of_rows(tensors, cores)
     assert isinstance(loops, PackedRowsLoops)
     assert loops.strips.extent == strips and (strips == 1 or loops.blocks.extent == 1)
+    check_alone(tensors, inputs, reference, target)
     check_with_epilogue(tensors, inputs, reference, k, target)
 
 
@@ -284,7 +305,7 @@ def test_panels_are_packed_for_many_rows_of_a_task(packed, m, n, cores, blocks):
 def test_narrower_panels_are_transposed(packed, cores, columns, m, k):
     """The last tile of a panel begins early, and the terms fill no tile; with and without epilogues."""
     tensors, inputs, reference = matmul(m, 2 * _WIDTH + columns, k, "nt")
-    check_with_epilogue(tensors, inputs, reference, k, Target({**HOST.export(), "num-cores": cores}))
+    check_either(tensors, inputs, reference, k, Target({**HOST.export(), "num-cores": cores}))
 
 
 @pytest.mark.parametrize("mcpu,m,blocks", [("znver3", 1024, 4), ("znver3", 1000, 4), ("graniterapids", 1300, 4)])
@@ -300,7 +321,7 @@ def test_narrow_panels_of_packed_rows_are_packed_in_groups(deep_panels, cores, n
     tensors, inputs, reference = matmul(200, n, 300, "tn")
     loops, target = _blocks_of_rows(tensors, cores)
     assert (loops.member.extent > 1) == (_WIDTH < 64)
-    check_with_epilogue(tensors, inputs, reference, 300, target)
+    check_either(tensors, inputs, reference, 300, target)
 
 
 @pytest.mark.parametrize("cores", [1, 2])
@@ -475,7 +496,7 @@ def test_few_rows_read_the_right_operand_where_it_is(deep_panels, few_rows, core
     assert loops.tiling.unpacked
     if n % loops.tiling.lanes == 0:
         assert "panel" not in str(schedule(te.create_prim_func(list(tensors)), target))
-    check_with_epilogue(tensors, inputs, reference, k, target)
+    check_either(tensors, inputs, reference, k, target)
 
 
 @pytest.mark.parametrize("cores", [1, 2])

@@ -265,12 +265,11 @@ def test_an_exported_library_gives_the_same_bits(tmp_path):
 def test_machine_code_of_other_processors(triple, processor):
     """Vectors of all sizes, and tails, become machine code without an instruction set of this machine."""
     target = tvm.target.Target({"kind": "llvm", "mtriple": f"{triple}-linux-gnu", "mcpu": processor})
-    for name, dtype in product(CASES, ("float32", "float64")):
+    functions = {}
+    for name, dtype, size in product(CASES, ("float32", "float64"), (1, 5, 4096)):
         if dtype == "float32" or name in BOTH:
-            functions = {
-                tvm.ir.GlobalVar(f"f{size}"): scheduled(name, dtype, (size,), target).with_attr(
-                    "global_symbol", f"f{size}"
-                )
-                for size in (1, 5, 4096)
-            }
-            assert "f4096" in native.compiled(target, functions).inspect_source("asm")
+            symbol = f"{name}_{dtype}_{size}"
+            function = scheduled(name, dtype, (size,), target).with_attr("global_symbol", symbol)
+            functions[tvm.ir.GlobalVar(symbol)] = function
+    code = native.compiled(target, functions).inspect_source("asm")
+    assert all(variable.name_hint in code for variable in functions)

@@ -15,14 +15,15 @@ from tvmfun.program_text.reader import Reader
 
 
 def loaded(seeds: range) -> list[str]:
-    """The texts that are read of those edited from these seeds."""
+    """The texts that are read of those edited from these seeds, once each, and none that edits left as it was."""
     corpus = texts()
-    found = []
+    found: dict[str, None] = {}
     for seed in seeds:
         rng = random.Random(seed)
         text, is_read = edited(rng, rng.choice(corpus))
-        found += [text] * is_read
-    return found
+        if is_read:
+            found[text] = None
+    return [text for text in found if text not in corpus]
 
 
 def test_edited_texts_are_read_or_refused():
@@ -30,11 +31,11 @@ def test_edited_texts_are_read_or_refused():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", range(2))
 def test_edited_programs_compile_and_run(part: int):
-    found = [*outcomes(loaded(range(700 * part, 700 * part + 700)))]
+    found = [*outcomes(loaded(range(1400 * part, 1400 * part + 1400)))]
     assert [one for one in found if one.is_bad] == []
-    assert sum(one.outcome == "ran" for one in found) > 200
+    assert sum(one.outcome == "ran" for one in found) > 300
 
 
 def test_a_crash_and_a_hang_are_seen(monkeypatch: pytest.MonkeyPatch):

@@ -26,7 +26,7 @@ from tvmfun.lower.codegen import native
 
 _KERNELS_PER_MODULE = 24
 # The cases of an op are divided among the processors in so many parts; every processor has one of each op.
-_PARTS = 3
+_PARTS = 5
 
 
 def _count_above(dtype: str) -> Callable:
@@ -75,7 +75,7 @@ def compile_all(processor: str, target: tvm.target.Target, chosen: list[tuple[st
 
 
 def main() -> None:
-    """Compile a part of the programs for each processor: each program for a third of them, and each group for all."""
+    """Compile a part of the programs for each processor: each program for a fifth of them, and each group for all."""
     groups = list(programs())
     for number, (processor, target) in enumerate(json.loads(sys.argv[1]).items()):
         parts = [group[number % min(len(group), _PARTS) :: _PARTS] for group in groups if group]
