@@ -128,18 +128,16 @@ LOSSES = [
 ]  # fmt: skip
 
 
-def both(loss, transform, *arguments):
-    """The results of a transform of the loss with tvmfun, jitted and not, and with JAX."""
+def both(loss, transform, *arguments, eager=True):
+    """Compares the results of a transform of the loss with JAX's: jitted, and also without ``jit``."""
     make = lambda m: transform(m, lambda *a: loss(m, *a))
     ours = make(Ours)
-    got = tvmfun.jit(ours)(*arguments)
-    eager = ours(*arguments)
     with oracle.x64():
         expected = jax.jit(make(Theirs))(*arguments)
-    for a, b, c in zip(tree.leaves(got), tree.leaves(eager), jax.tree_util.tree_leaves(expected), strict=True):
-        assert a.shape == b.shape == c.shape
-        np.testing.assert_allclose(np.asarray(a), np.asarray(c), rtol=1e-9, atol=1e-11)
-        np.testing.assert_allclose(np.asarray(b), np.asarray(c), rtol=1e-9, atol=1e-11)
+    for run in (tvmfun.jit(ours), ours) if eager else (tvmfun.jit(ours),):
+        for got, want in zip(tree.leaves(run(*arguments)), jax.tree_util.tree_leaves(expected), strict=True):
+            assert got.shape == want.shape
+            np.testing.assert_allclose(np.asarray(got), np.asarray(want), rtol=1e-9, atol=1e-11)
 
 
 def tangents(arguments):
@@ -169,7 +167,8 @@ def combinations(others, dear):
 @pytest.mark.quick("branch_in_scan-grad")
 @pytest.mark.parametrize(("loss", "transform"), combinations(TRANSFORMS, ("hessian", "reverse over forward")))
 def test_transforms(loss, transform):
-    both(loss, TRANSFORMS[transform], W, XS, X)
+    # Without `jit` the same rules run, and the compiled loops are those of one transform.
+    both(loss, TRANSFORMS[transform], W, XS, X, eager=transform in ("value", "grad"))
 
 
 BATCHES = {
@@ -184,7 +183,8 @@ BATCHES = {
 @pytest.mark.parametrize(("loss", "batch"), combinations(BATCHES, ("xs", "consts")))
 def test_batched_value_and_gradient(loss, batch):
     axes, arguments = BATCHES[batch]
-    both(loss, lambda m, f: m.ops.vmap(m.ops.value_and_grad(f, argnums=(0, 1, 2)), axes), *arguments)
+    batched = lambda m, f: m.ops.vmap(m.ops.value_and_grad(f, argnums=(0, 1, 2)), axes)
+    both(loss, batched, *arguments, eager=batch == "all")
 
 
 def test_scan_inside_vmap_inside_grad():
@@ -238,12 +238,11 @@ def steps_taken(h):
 def test_reverse_mode_through_while_loop(start):
     steps = steps_taken(start)
     loss = lambda w, h: tnp.sum(growing(Ours, w, h, max_steps=30) ** 3)
-    value, gradients = tvmfun.jit(tvmfun.value_and_grad(loss, (0, 1)))(W, start)
-    twice = tvmfun.jit(tvmfun.hessian(loss, 1))(W, start)
+    derivatives = lambda m, f: lambda w, h: (m.ops.value_and_grad(f, (0, 1))(w, h), m.ops.hessian(f, 1)(w, h))
+    (value, gradients), twice = tvmfun.jit(derivatives(Ours, loss))(W, start)
     with oracle.x64():
         reference = lambda w, h: jnp.sum(fixed_steps(w, h, steps) ** 3)
-        expected, expected_gradients = jax.value_and_grad(reference, (0, 1))(W, start)
-        expected_twice = jax.hessian(reference, 1)(W, start)
+        (expected, expected_gradients), expected_twice = jax.jit(derivatives(Theirs, reference))(W, start)
     np.testing.assert_allclose(np.asarray(value), expected, rtol=1e-10)
     for got, want in zip(gradients, expected_gradients, strict=True):
         np.testing.assert_allclose(np.asarray(got), want, rtol=1e-9)
@@ -258,7 +257,7 @@ def test_batched_reverse_mode_through_while_loop():
     with oracle.x64():
         for row, other, start in zip(np.asarray(got), np.asarray(summed), starts, strict=True):
             steps = steps_taken(start)
-            want = jax.grad(lambda h, n=steps: jnp.sum(fixed_steps(W, h, n) ** 3))(start)
+            want = jax.jit(jax.grad(lambda h, n=steps: jnp.sum(fixed_steps(W, h, n) ** 3)))(start)
             np.testing.assert_allclose(row, want, rtol=1e-9)
             np.testing.assert_allclose(other, want, rtol=1e-9)
 
@@ -423,4 +422,4 @@ def test_a_batched_branch_that_is_not_taken_has_no_part_in_the_derivative():
     slope = lambda m: m.ops.grad(lambda x: choices(m, x, index))
     bend = lambda m: m.ops.grad(lambda x: m.np.sum(slope(m)(x) * x))
     for function in (slope, bend):
-        np.testing.assert_allclose(function(Ours)(x), function(Theirs)(x), rtol=1e-6)
+        np.testing.assert_allclose(tvmfun.jit(function(Ours))(x), jax.jit(function(Theirs))(x), rtol=1e-6)

@@ -67,20 +67,36 @@ def test_top_k(dtype, k):
     agree(lambda lax, x: lax.top_k(x, min(k, 3), axis=0), x)
 
 
+# Blocks depend on the size and on k, and what is compared on the dtype.
+LONG_ROWS = [
+    *(("float32", size, k) for size in (1030, 1024, 4999) for k in (1, 3, 20)),
+    *(("bfloat16", 1030, 1), ("bfloat16", 1024, 3), ("bfloat16", 4999, 20)),
+    *(("int8", 1030, 3), ("int8", 1024, 20), ("int8", 4999, 1)),
+    *(("uint16", 1030, 20), ("uint16", 1024, 1), ("uint16", 4999, 3)),
+    *(("int64", 1030, 1), ("int64", 1024, 20), ("int64", 4999, 3)),
+    *(("bool", 1030, 3), ("bool", 4999, 20)),
+]
+
+
 @pytest.mark.quick("float32-1030-3")
-@pytest.mark.parametrize("k", [1, 3, 20])
-@pytest.mark.parametrize("size", [1030, 1024, 4999])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "uint16", "int64", "bool"])
+@pytest.mark.parametrize(("dtype", "size", "k"), LONG_ROWS)
 def test_top_k_of_long_rows(dtype, size, k):
     """Which are found block by block, also where many are equal, infinite or NaN."""
-    few = RNG.integers(0, 4, (3, size)).astype(dtype)
     many = (RNG.normal(size=(2, 2, size)) * 99).astype(dtype)
-    cases = [few, many, np.zeros((2, size), dtype)]
+    rows = [RNG.integers(0, 4, (3, size)).astype(dtype), np.zeros((2, size), dtype)]
     if dtype in ("float32", "bfloat16"):
         special = np.asarray([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0], dtype)
-        cases += [special[RNG.integers(0, 6, (3, size))], np.full((2, size), -np.inf, dtype)]
-    for x in cases:
-        values, indices = lax.top_k(x, k)
+        rows += [special[RNG.integers(0, 6, (3, size))], np.full((2, size), -np.inf, dtype)]
+    rows = np.concatenate(rows)
+
+    @tvmfun.jit
+    def largest(rows, many):
+        first = many[0]
+        mapped, columns = tvmfun.vmap(lambda x: lax.top_k(x, k)[1])(first), lax.top_k(first.T, k, axis=0)[1]
+        return (lax.top_k(rows, k), lax.top_k(many, k)), mapped, columns
+
+    results, mapped, columns = largest(rows, many)
+    for x, (values, indices) in zip((rows, many), results, strict=True):
         # The largest first, NaNs before them, and of equal ones the first.
         wide = x.astype("float64") if x.dtype != np.int64 else x
         keys = np.where(np.isnan(wide), np.inf, -wide) if x.dtype.kind not in "iub" else -wide.astype("int64")
@@ -91,10 +107,9 @@ def test_top_k_of_long_rows(dtype, size, k):
         np.testing.assert_array_equal(
             np.asarray(values).astype(wide.dtype), np.take_along_axis(wide, order[..., :k], -1)
         )
-    expected = np.asarray(lax.top_k(many[0], k)[1])
-    mapped = tvmfun.jit(tvmfun.vmap(lambda x: lax.top_k(x, k)[1]))(many[0])
+    expected = np.asarray(results[1][1])[0]
     np.testing.assert_array_equal(np.asarray(mapped), expected)
-    np.testing.assert_array_equal(np.asarray(lax.top_k(many[0].T, k, axis=0)[1]).T, expected)
+    np.testing.assert_array_equal(np.asarray(columns).T, expected)
 
 
 def test_top_k_of_long_rows_has_the_gradient_of_its_elements():
@@ -103,9 +118,8 @@ def test_top_k_of_long_rows_has_the_gradient_of_its_elements():
     expected = np.zeros_like(x)
     np.put_along_axis(expected, np.argsort(-x, -1)[:, :5], np.arange(1.0, 6), -1)
     np.testing.assert_array_equal(np.asarray(gradient), expected)
-    traced = lambda x: lax.top_k(x, 5)[0]
-    tangent = tvmfun.jvp(traced, (x,), (x * 2,))[1]
-    np.testing.assert_allclose(np.asarray(tangent), 2 * np.asarray(traced(x)), rtol=1e-6)
+    value, tangent = tvmfun.jit(lambda x: tvmfun.jvp(lambda x: lax.top_k(x, 5)[0], (x,), (x * 2,)))(x)
+    np.testing.assert_allclose(np.asarray(tangent), 2 * np.asarray(value), rtol=1e-6)
 
 
 @pytest.mark.quick("1")
@@ -146,10 +160,16 @@ def test_errors():
         lax.top_k(x, 5)
 
 
-@pytest.mark.quick("float32-right-1000")
-@pytest.mark.parametrize("size", [1, 2, 3, 1000, 4097])
+# The steps depend on the size, and the comparison on the side and on the dtype.
+SEARCHES = [
+    *((dtype, 1000) for dtype in ("float32", "float64", "int32", "uint8", "bfloat16")),
+    *(("float32", size) for size in (1, 2, 3, 4097)),
+]
+
+
+@pytest.mark.quick("right-float32-1000")
+@pytest.mark.parametrize(("dtype", "size"), SEARCHES)
 @pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "uint8", "bfloat16"])
 def test_many_values_are_searched_in_step(dtype, side, size):
     """Vectors of values take the same steps; also of values that are equal, NaN or infinite."""
     rows = np.sort(RNG.integers(0, 60, (size,)).astype(dtype))
@@ -158,9 +178,14 @@ def test_many_values_are_searched_in_step(dtype, side, size):
         rows[-1], values[0, :3] = np.nan if size > 2 else rows[-1], [np.nan, np.inf, -np.inf]
     wide = (lambda x: x.astype("float64")) if dtype == "bfloat16" else lambda x: x
     expected = np.searchsorted(wide(rows), wide(values), side)
-    ours = tvmfun.jit(lambda x, v: tnp.searchsorted(x, v, side=side))
-    np.testing.assert_array_equal(np.asarray(ours(rows, values)), expected)
-    np.testing.assert_array_equal(np.asarray(ours(rows, values[:, :7])), expected[:, :7])
-    mapped = tvmfun.vmap(lambda x, v: tnp.searchsorted(x, v, side=side))
-    both = mapped(np.stack([rows, rows]), np.stack([values, values]))
+
+    @tvmfun.jit
+    def ours(rows, values):
+        search = lambda x, v: tnp.searchsorted(x, v, side=side)
+        both = tvmfun.vmap(search)(tnp.stack([rows, rows]), tnp.stack([values, values]))
+        return search(rows, values), search(rows, values[:, :7]), both
+
+    many, few, both = ours(rows, values)
+    np.testing.assert_array_equal(np.asarray(many), expected)
+    np.testing.assert_array_equal(np.asarray(few), expected[:, :7])
     np.testing.assert_array_equal(np.asarray(both), np.stack([expected, expected]))

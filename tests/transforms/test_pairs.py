@@ -167,11 +167,23 @@ def test_one_transform(loop, wrapper, transform, rows):
     check(tvmfun.jit(made(Ours, loop, wrapper, [transform]))(*arguments_of(rows)), loop, wrapper, rows)
 
 
+# Lowering sees loops with and without recomputation; the other wrappers change what is traced.
+COMPILED = {"plain", "checkpoint"}
+
+
+def evaluated(loop, wrapper, rows, is_compiled):
+    """The results of all transforms, in machine code or in NumPy."""
+    function, arguments = made(Ours, loop, wrapper), arguments_of(rows)
+    run = tvmfun.jit(function) if is_compiled else derivatives.in_numpy(function, *arguments)
+    return run(*arguments)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 @pytest.mark.parametrize("loop", LOOPS)
 def test_loops(loop, wrapper):
-    check(tvmfun.jit(made(Ours, loop, wrapper))(*arguments_of(3)), loop, wrapper, rows=3)
+    is_compiled = wrapper in COMPILED or loop in ("scan", "map")
+    check(evaluated(loop, wrapper, 3, is_compiled), loop, wrapper, rows=3)
 
 
 # No row can be taken from none, in JAX as here.
@@ -183,11 +195,7 @@ SCANS = [loop for loop in LOOPS if loop != "fori"]
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 @pytest.mark.parametrize("loop", SCANS)
 def test_few_rows(loop, wrapper, rows):
-    function, arguments = made(Ours, loop, wrapper), arguments_of(rows)
-    # Lowering sees loops with and without recomputation; the other wrappers change what is traced.
-    is_compiled = wrapper in ("plain", "checkpoint")
-    run = tvmfun.jit(function) if is_compiled else derivatives.in_numpy(function, *arguments)
-    check(run(*arguments), loop, wrapper, rows)
+    check(evaluated(loop, wrapper, rows, wrapper in COMPILED), loop, wrapper, rows)
 
 
 @pytest.mark.parametrize(
