@@ -161,10 +161,10 @@ def test_svd(rows, dtype, n):
     check_svd(normal(m, n, dtype=dtype), dtype)
 
 
-@pytest.mark.quick("fewer-33-float32")
+@pytest.mark.quick("fewer-float32-33")
 @pytest.mark.parametrize(("dtype", "n"), [("float32", 33), ("float64", 70)])
 @pytest.mark.parametrize("rows", ["more", "fewer"])
-def test_svd_with_all_vectors(rows, n, dtype):
+def test_svd_with_all_vectors(rows, dtype, n):
     check_svd(normal(n + 40 if rows == "more" else n // 2 + 1, n, dtype=dtype), dtype, full=True)
 
 
