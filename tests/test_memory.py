@@ -264,30 +264,29 @@ class TestNoMemory:
         monkeypatch.setattr(memory, "_allocate", picky)
         np.testing.assert_array_equal(jit(lambda x: tnp.concatenate([x, x]) + 1)(x), np.ones(2 << 20))
 
-    @pytest.mark.quick("tnp.sort(x, axis=1)")
     @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
-    @pytest.mark.parametrize("function", ["tnp.sort(x.reshape(-1))", "tnp.sort(x, axis=1)"])
-    def test_of_workspaces(self, function):
+    def test_of_workspaces(self):
         """In the calling thread and in others; the next call, with the memory, is right."""
         code = """if True:
             import resource, numpy as np, tvmfun, tvmfun.numpy as tnp
             from tvmfun import lax, errors
             x = tnp.asarray(np.arange(10_000_000, dtype="float32").reshape(20, -1))
-            f = tvmfun.jit(lambda x: tnp.max(FUNCTION)).lower(x).compile()
-            plan = f.memory_analysis()
-            assert plan.workspaces > 5_000_000
-            pages = int(open("/proc/self/statm").read().split()[0])
-            for part in (0.2, 0.9):
-                limit = pages * resource.getpagesize() + plan.temporaries + int(plan.workspaces * part) + (1 << 20)
-                resource.setrlimit(resource.RLIMIT_AS, (limit, -1))
-                try:
-                    f(x)
-                except MemoryError as error:
-                    assert isinstance(error, errors.OutOfMemoryError) and f"{plan.workspaces:,} bytes" in str(error)
-                    print("no memory")
-                resource.setrlimit(resource.RLIMIT_AS, (-1, -1))
-                assert float(f(x)) == 9_999_999
-        """.replace("FUNCTION", function)
+            for function in (lambda x: tnp.sort(x.reshape(-1)), lambda x: tnp.sort(x, axis=1)):
+                f = tvmfun.jit(lambda x: tnp.max(function(x))).lower(x).compile()
+                plan = f.memory_analysis()
+                assert plan.workspaces > 5_000_000
+                pages, refused = int(open("/proc/self/statm").read().split()[0]), 0
+                for part in (0.2, 0.9):
+                    limit = pages * resource.getpagesize() + plan.temporaries + int(plan.workspaces * part) + (1 << 20)
+                    resource.setrlimit(resource.RLIMIT_AS, (limit, -1))
+                    try:
+                        f(x)
+                    except MemoryError as error:
+                        assert isinstance(error, errors.OutOfMemoryError) and f"{plan.workspaces:,} bytes" in str(error)
+                        refused += 1
+                    resource.setrlimit(resource.RLIMIT_AS, (-1, -1))
+                    assert float(f(x)) == 9_999_999
+                assert refused
+        """
         ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
         assert (ended.returncode, ended.stderr) == (0, "")
-        assert "no memory" in ended.stdout

@@ -51,24 +51,23 @@ def test_dynamic_sizes(size):
     check(lambda x, y: tnp.exp(x) + y, values((size, 64), "float32"), values((64,), "float32"), specs=specs)
 
 
-TRANSPOSED = {"even": (32, 64), "uneven": (33, 70), "batch": (5, 40, 100), "four": (3, 20, 2, 65)}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "shape", [(32, 64), (33, 70), (5, 40, 100), (3, 20, 2, 65)], ids=["even", "uneven", "batch", "four"]
 )
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bool", "float64"])
-def test_transposes_go_through_shared_memory(dtype, shape):
+def test_transposes_go_through_shared_memory(shape):
     axes = (0, *range(2, len(shape)), 1) if len(shape) > 2 else (1, 0)
-    x, y = values(shape, dtype), values(shape, dtype, 1)
-    z = np.transpose(values(shape, dtype, 2), axes)
-    both = lambda x, y, z: tnp.where(tnp.transpose(x, axes) > z, tnp.transpose(y, axes), z)
-    outcome = check(both, x, y, z)
-    assert outcome.rules == ["elementwise"]
-    spec = lambda a: ShapeDtype(a.shape, a.dtype)
-    text = tvmfun.jit(both, target=SM_90).lower(spec(x), spec(y), spec(z)).compile().as_text()
-    assert "alloc_shared((32, 33)" in text
+    dtypes = ("float32", "bfloat16", "bool", "float64")
+    xs, ys, zs = ([values(shape, dtype, i) for dtype in dtypes] for i in range(3))
+    zs = [np.transpose(z, axes) for z in zs]
+    turned = lambda x, y, z: tnp.where(tnp.transpose(x, axes) > z, tnp.transpose(y, axes), z)
+    n = len(dtypes)
+    function = lambda *arrays: [turned(*arrays[i::n]) for i in range(n)]
+    outcome = check(function, *xs, *ys, *zs)
+    assert outcome.rules == ["elementwise"] * n
+    specs = [ShapeDtype(array.shape, array.dtype) for array in (*xs, *ys, *zs)]
+    text = tvmfun.jit(function, target=SM_90).lower(*specs).compile().as_text()
+    assert text.count("alloc_shared((32, 33)") == 2 * n
 
 
 @pytest.mark.slow

@@ -192,8 +192,7 @@ def test_independent_launches_of_two_steps_are_joined(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.skipif(GXX is None, reason="g++ compiles the emulated kernels")
-@pytest.mark.parametrize("length", [1, 4, 5, 6])
-@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(("length", "reverse"), [(1, False), (4, False), (5, False), (5, True), (6, True)])
 def test_states_in_two_buffers_on_emulated_gpus(length, reverse):
     from support.cuda_emulator.gpu import emulated_gpus
 

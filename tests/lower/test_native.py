@@ -107,7 +107,7 @@ def test_threads_compile_while_others_are_scheduled(monkeypatch):
 def test_many_builds_in_threads_agree(parts):
     parts(4)
     expected = None
-    for _ in range(10):
+    for _ in range(5):
         module, plan = built()
         got = bits(run(module.load(), plan))
         assert got == (expected := expected or got)

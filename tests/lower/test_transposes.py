@@ -24,7 +24,9 @@ SHAPES = [
     ((2, 20, 3, 24), (0, 2, 3, 1)),
     ((18, 2, 33), (2, 1, 0)),
 ]
-TARGETS = [None, {"kind": "llvm", "mcpu": "x86-64-v2"}, {"kind": "llvm", "mcpu": "x86-64-v3"}]
+V2, V3 = ({"kind": "llvm", "mcpu": f"x86-64-v{n}"} for n in (2, 3))
+# Each processor, and for this one loops of either kind.
+TARGETS = [(None, nullcontext), (None, parallel_loops), (V2, nullcontext), (V3, parallel_loops)]
 
 
 def bits(array) -> np.ndarray:
@@ -47,12 +49,11 @@ def test_every_bit_is_moved(dtype):
     arrays = [drawn(shape, dtype) for shape, _ in SHAPES]
     orders = [order for _, order in SHAPES]
     move = lambda xs: [tnp.transpose(x, order) for x, order in zip(xs, orders, strict=True)]
-    for target in TARGETS:
-        for loops in (nullcontext, parallel_loops):
-            with loops():
-                results = tvmfun.jit(move, target=target)(list(map(tnp.asarray, arrays)))
-            for result, x, order in zip(results, arrays, orders, strict=True):
-                np.testing.assert_array_equal(bits(result), bits(x).transpose(order))
+    for target, loops in TARGETS:
+        with loops():
+            results = tvmfun.jit(move, target=target)(list(map(tnp.asarray, arrays)))
+        for result, x, order in zip(results, arrays, orders, strict=True):
+            np.testing.assert_array_equal(bits(result), bits(x).transpose(order))
 
 
 @pytest.mark.parametrize("shape", [(48, 64), (37, 53), (40, 40)])
