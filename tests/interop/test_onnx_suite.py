@@ -1,4 +1,4 @@
-"""The backend suite of the ``onnx`` package, case by case, jitted."""
+"""The backend suite of the ``onnx`` package, case by case; the first case of each set of operators is jitted."""
 
 import warnings
 from collections import Counter

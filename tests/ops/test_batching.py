@@ -1,4 +1,8 @@
-"""Walks the registry: the batching rule of every op against the op applied to one example after the other."""
+"""Walks the registry: the batching rule of every op against the op applied to one example after the other.
+
+NumPy computes both: this is about rules, and batches are compiled where they are compared with JAX's. Those of no
+example are compiled here.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from op_cases import CASES, Case
 from op_cases.basic import conv_reference, dot_reference, kernel_gradient_reference
+from support.derivatives import in_numpy
 
 import tvmfun
-import tvmfun.numpy as tnp
 from tvmfun.core.op import REGISTRY, Op
 from tvmfun.ops import conv
 from tvmfun.ops.dot import dot_general
@@ -66,24 +70,28 @@ def is_needed(op: Op, i: int, case: Case) -> bool:
 def test_rule_is_the_op_on_each_example(op: Op, case: Case):
     assert op.batch is not None
     full = [examples(x) for x in case.arguments]
-    plans = [(flags, size) for flags in choices(case) for size in SIZES]
 
-    def applied(*stacks):
-        by_size = dict(zip(SIZES, stacks, strict=True))
-        for flags, size in plans:
-            args = [batch if flag else x for flag, batch, x in zip(flags, by_size[size], case.arguments, strict=True)]
+    def applied(*stack):
+        """The results of all choices for batches of one size."""
+        for flags in choices(case):
+            args = [batch if flag else x for flag, batch, x in zip(flags, stack, case.arguments, strict=True)]
             yield results(op.batch(flags, *args, **case.params))  # type: ignore[reportOptionalCall]
 
-    got = tvmfun.jit(lambda *stacks: list(applied(*stacks)))(*([x[:size] for x in full] for size in SIZES))
+    got = {}
+    for size in SIZES:
+        stack, every = [x[:size] for x in full], lambda *stack: list(applied(*stack))
+        run = in_numpy(every, *stack) if size else tvmfun.jit(every)
+        got |= {(flags, size): parts for flags, parts in zip(choices(case), run(*stack), strict=True)}
+    alone = in_numpy(lambda *args: results(op(*args, **case.params)), *case.arguments)
     known: dict[tuple[int, ...], list[np.ndarray]] = {}
 
     def example(places: tuple[int, ...]) -> list[np.ndarray]:
         if places not in known:
-            value = op(*(tnp.asarray(x[i]) for x, i in zip(full, places, strict=True)), **case.params)
-            known[places] = [np.asarray(part) for part in results(value)]
+            value = alone(*(x[i] for x, i in zip(full, places, strict=True)))
+            known[places] = [np.asarray(part) for part in value]
         return known[places]
 
-    for (flags, size), parts in zip(plans, got, strict=True):
+    for (flags, size), parts in got.items():
         for k, part in enumerate(parts):
             expected = [example(tuple(i * flag for flag in flags))[k] for i in range(size)]
             like = example((0,) * len(flags))[k]
@@ -118,7 +126,7 @@ def against(reference, op: Op, flags, size: int, arguments, params) -> None:
     """Compares the rule with the reference for each example; ``arguments`` are those of one example."""
     rng = np.random.default_rng(size)
     full = [rng.normal(size=(size, *x) if flag else x) for flag, x in zip(flags, arguments, strict=True)]
-    got = tvmfun.jit(lambda *xs: op.batch(flags, *xs, **params))(*full)  # type: ignore[reportOptionalCall]
+    got = in_numpy(lambda *xs: op.batch(flags, *xs, **params), *full)(*full)  # type: ignore[reportOptionalCall]
     rows = [[x[i] if flag else x for flag, x in zip(flags, full, strict=True)] for i in range(size)]
     expected = np.stack([reference(*row, **params) for row in rows])
     assert got.shape == expected.shape
