@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 from support.serial_gpu import check, values
@@ -12,9 +14,11 @@ from tvmfun import nn
 from tvmfun.lower import kernel_cache
 from tvmfun.lower.fusion import in_place, row_fusion
 
-# A part of a warp per row, several rows per block and one too many, a warp, a block with and without vectors, and rows
-# that are kept in shared memory.
-SHAPES = [(33, 9), (65, 100), (70, 640), (64, 1025), (64, 4096), (64, 40000)]
+# A part of a warp per row, several rows per block and one too many, a warp, a block, and few rows, of which each is
+# shared by several blocks.
+SHAPES = [(33, 9), (65, 100), (70, 640), (64, 1025), (64, 4096)]
+# Almost as many rows as there are processors, each kept in a block's shared memory.
+LONG = (128, 16640)
 
 
 @pytest.fixture(autouse=True)
@@ -67,8 +71,13 @@ OVERWRITTEN = {softmax: 1, normalized: 1, cross_entropy_gradient: 1, sums_of_the
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "x".join(map(str, shape)))
-@pytest.mark.parametrize("function", [*OVERWRITTEN, two_results])
+@pytest.mark.parametrize(
+    ("function", "shape"),
+    [
+        *product([*OVERWRITTEN, two_results], SHAPES),
+        *product([softmax, cross_entropy_gradient, two_results], [LONG]),
+    ],
+)
 def test_rows_are_written_over_rows(function, shape):
     outcome = check(function, values(shape, "float32"))
     if function in OVERWRITTEN:
