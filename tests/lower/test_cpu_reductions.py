@@ -35,11 +35,10 @@ REDUCTIONS = [
 ]
 
 
-@pytest.mark.quick("sum-4x3x7x7-2x3-False", "max-1x1-None-False", "sum-4x6x1x11-1x3-False", "max-7x1x9-0x2-True")
-@pytest.mark.parametrize("keepdims", [False, True])
+@pytest.mark.quick("sum-False-4x3x7x7-2x3", "min-False-1x1-None", "sum-False-4x6x1x11-1x3", "max-True-7x1x9-0x2")
 @pytest.mark.parametrize("shape,axes", REDUCTIONS)
-@pytest.mark.parametrize("name", ["sum", "max", "min"])
-def test_reduction(name, shape, axes, keepdims):
+@pytest.mark.parametrize("name,keepdims", [("sum", False), ("sum", True), ("max", True), ("min", False)])
+def test_reduction(name, keepdims, shape, axes):
     x = placeholder(shape)
     axes = tuple(range(len(shape))) if axes is None else axes
     out = getattr(topi, name)(x, axis=list(axes), keepdims=keepdims)
@@ -244,20 +243,23 @@ def test_wide_tiles_read_long_pieces_of_rows(shape, axis, vectors, name):
     check((x, out), (value,), [getattr(np, name)(wide(value), axis=axis)], "reduction")
 
 
-@pytest.mark.quick("sum-float32-4096x1024-0-512", "max-int32-3x1000x2048-1-1024")
+STRIPS = [
+    ((4096, 1024), (0,), 512),
+    ((3, 1000, 2048), (1,), 1024),
+    ((40, 30, 2048), (0, 1), 1024),
+    ((65, 1 << 15), (0,), 4096),  # the first block of terms, and one more
+    ((2000, 1024), (0,), 512),
+]
+# Each shape meets both dtypes and both reductions, and these meet.
+PAIRS = [(("sum", "float32"), ("max", "int32")), (("sum", "int32"), ("max", "float32"))]
+
+
+@pytest.mark.quick("sum-float32-4096x1024-0-512", "max-int32-40x30x2048-0x1-1024")
 @pytest.mark.parametrize(
-    ("shape", "axes", "width"),
-    [
-        ((4096, 1024), (0,), 512),
-        ((3, 1000, 2048), (1,), 1024),
-        ((40, 30, 2048), (0, 1), 1024),
-        ((65, 1 << 15), (0,), 4096),  # the first block of terms, and one more
-        ((2000, 1024), (0,), 512),
-    ],
+    ("name", "dtype", "shape", "axes", "width"),
+    [(*pair, *strip) for i, strip in enumerate(STRIPS) for pair in PAIRS[i % 2]],
 )
-@pytest.mark.parametrize("dtype", ["float32", "int32"])
-@pytest.mark.parametrize("name", ["sum", "max"])
-def test_strips_of_columns_have_the_bits_of_tiles(shape, axes, width, dtype, name):
+def test_strips_of_columns_have_the_bits_of_tiles(name, dtype, shape, axes, width):
     x, value = placeholder(shape, dtype), random(shape, dtype)
     out = getattr(topi, name)(x, axis=list(axes))
     kind = [(tuple(map(int, out.shape)), dtype)]
