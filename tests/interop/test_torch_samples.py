@@ -1,8 +1,12 @@
-"""Modules of one function of PyTorch, on PyTorch's own samples (OpInfo): results and gradients in double precision."""
+"""Modules of one function of PyTorch, on PyTorch's own samples (OpInfo): results and gradients in double precision.
+
+The samples of a function are one module, which is exported once.
+"""
 
 from __future__ import annotations
 
 import warnings
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -39,27 +43,38 @@ VALUES_ONLY = ("cholesky_inverse", "cholesky_solve")
 SYMMETRIC = ("linalg.eigh", "linalg.eigvalsh")
 
 
-class Function(torch.nn.Module):
+class Function:
     """A function of the tensors among the leaves of its arguments."""
 
-    def __init__(self, name: str, sample: Any) -> None:
-        super().__init__()
-        self.function = next(op for op in op_db if op.name == name and not op.variant_test_name)
-        self.name, self.sample = name, sample
+    def __init__(self, op: Any, sample: Any) -> None:
+        self.op, self.sample = op, sample
         self.leaves, self.spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
         self.places = [i for i, x in enumerate(self.leaves) if isinstance(x, torch.Tensor)]
+        self.tensors = [self.leaves[i] for i in self.places]
 
-    def forward(self, *tensors: Any) -> Any:
+    def __call__(self, *tensors: Any) -> Any:
         leaves = list(self.leaves)
         for i, x in zip(self.places, tensors, strict=True):
             leaves[i] = x
         first, args, kwargs = pytree.tree_unflatten(leaves, self.spec)
-        if self.name in SYMMETRIC:
+        if self.op.name in SYMMETRIC:
             first = first + first.mT
-        results = [x for x in pytree.tree_leaves(self.function.op(first, *args, **kwargs)) if x.numel()]
-        if self.name in FREE_SIGNS:
+        results = [x for x in pytree.tree_leaves(self.op.op(first, *args, **kwargs)) if x.numel()]
+        if self.op.name in FREE_SIGNS:
             results = [abs(x) if x.ndim > first.ndim - 1 else x for x in results]
         return tuple(results)
+
+
+class Together(torch.nn.Module):
+    """Several functions, of the tensors of all one after the other."""
+
+    def __init__(self, functions: list[Function]) -> None:
+        super().__init__()
+        self.functions = functions
+
+    def forward(self, *tensors: Any) -> Any:
+        left = iter(tensors)
+        return tuple(x for f in self.functions for x in f(*(next(left) for _ in f.places)))
 
 
 @pytest.mark.quick("linalg.cholesky", "linalg.lu_solve", "mode")
@@ -67,20 +82,16 @@ class Function(torch.nn.Module):
 def test_samples_of_torch(name: str):
     op = next(op for op in op_db if op.name == name and not op.variant_test_name)
     torch.manual_seed(0)
-    compared = 0
-    for sample in op.sample_inputs("cpu", torch.float64, requires_grad=op.supports_autograd):
-        module = Function(name, sample)
-        tensors = [module.leaves[i] for i in module.places]
-        if any(x.numel() == 0 or x.numel() > LARGEST for x in tensors):
-            continue
-        check(module, tensors, op.supports_autograd and name not in VALUES_ONLY)
-        compared += 1
-        if compared == SAMPLES:
-            break
-    assert compared
+    samples = op.sample_inputs("cpu", torch.float64, requires_grad=op.supports_autograd)
+    functions = (Function(op, sample) for sample in samples)
+    usable = (f for f in functions if all(0 < x.numel() <= LARGEST for x in f.tensors))
+    chosen = list(islice(usable, SAMPLES))
+    assert chosen
+    tensors = [x for f in chosen for x in f.tensors]
+    check(Together(chosen), tensors, op.supports_autograd and name not in VALUES_ONLY)
 
 
-def check(module: Function, tensors: list[Any], has_derivative: bool) -> None:
+def check(module: Together, tensors: list[Any], has_derivative: bool) -> None:
     """Compares the results, and the gradients of a weighted sum of those that have any."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyTorch's own, about deprecated functions
