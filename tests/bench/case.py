@@ -79,6 +79,9 @@ def _drawn(params: Callable, state: Callable, batch: Callable) -> tuple[Tree, Tr
 
 
 @cache  # drawing the parameters of a transformer takes a second, and each precision has the same
-def _shapes(*functions: Callable) -> tuple[Tree, ...]:
-    empty = lambda array: np.broadcast_to(np.zeros((), array.dtype), array.shape)
-    return tuple({name: empty(array) for name, array in tree.items()} for tree in _drawn(*functions))
+def _shapes(*functions: Callable) -> tuple[Tree, Tree, Tree]:
+    def empty(arrays: Tree) -> Tree:
+        return {name: np.broadcast_to(np.zeros((), x.dtype), x.shape) for name, x in arrays.items()}
+
+    params, state, batch = _drawn(*functions)
+    return empty(params), empty(state), empty(batch)
