@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -66,22 +65,14 @@ class Case:
 
     def arrays(self) -> tuple[Tree, Tree, Tree]:
         """The parameters, the state and the batch, the same at each call."""
-        return _drawn(self.params, self.state, self.batch)
+        rng = np.random.default_rng(0)
+        return self.params(rng), self.state(), self.batch(rng)
 
     def shapes(self) -> tuple[Tree, Tree, Tree]:
         """Arrays of the same shapes and dtypes that take no memory."""
-        return _shapes(self.params, self.state, self.batch)
 
+        def empty(arrays: Tree) -> Tree:
+            return {name: np.broadcast_to(np.zeros((), x.dtype), x.shape) for name, x in arrays.items()}
 
-def _drawn(params: Callable, state: Callable, batch: Callable) -> tuple[Tree, Tree, Tree]:
-    rng = np.random.default_rng(0)
-    return params(rng), state(), batch(rng)
-
-
-@cache  # drawing the parameters of a transformer takes a second, and each precision has the same
-def _shapes(*functions: Callable) -> tuple[Tree, Tree, Tree]:
-    def empty(arrays: Tree) -> Tree:
-        return {name: np.broadcast_to(np.zeros((), x.dtype), x.shape) for name, x in arrays.items()}
-
-    params, state, batch = _drawn(*functions)
-    return empty(params), empty(state), empty(batch)
+        params, state, batch = self.arrays()
+        return empty(params), empty(state), empty(batch)
