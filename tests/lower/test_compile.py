@@ -159,7 +159,7 @@ def run_step(directory):
 
 @pytest.fixture
 def step_in(monkeypatch):
-    """What that program says in this process, with a cache directory but an empty cache in memory."""
+    """The output of that program in this process, with a cache directory but an empty cache in memory."""
 
     def run(directory):
         monkeypatch.setenv("TVMFUN_CACHE_DIR", str(directory))
