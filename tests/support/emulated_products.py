@@ -142,11 +142,11 @@ def replace_line(monkeypatch: pytest.MonkeyPatch, line: str, instead: str) -> No
 
 def _with_names(function: tirx.PrimFunc) -> tirx.PrimFunc:
     """The function with another name for each parameter, by which the parameters of its launches are known."""
-    body, params = function.body, []
-    for i, param in enumerate(function.params):
-        params.append(tirx.decl_buffer(param.shape, str(param.dtype), name=f"p{i}"))
-        body = build.replace_accesses(body, param, params[-1], list)
-    return tirx.PrimFunc(params, body, function.ret_type, function.attrs)
+    names = {
+        param: tirx.decl_buffer(param.shape, str(param.dtype), name=f"p{i}") for i, param in enumerate(function.params)
+    }
+    body = build.replace_buffers(function.body, names)
+    return tirx.PrimFunc(list(names.values()), body, function.ret_type, function.attrs)
 
 
 def _emulated(one: Scheduled, arguments: Sequence[np.ndarray], target: tvm.target.Target, orders: int) -> list:

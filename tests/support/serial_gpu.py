@@ -161,7 +161,7 @@ class _Block:
         body = self.split(rewrite(self.body, (AllocBuffer, lambda _: tirx.Evaluate(0))))
         for old, new in self.memory.items():
             at = (lambda indices: [self.thread, *indices]) if old in self.private else list
-            body = build.replace_accesses(body, old, new, at)
+            body = build.replace_buffers(body, {old: new}, at)
         body = rewrite(body, (For, self._renamed))
         return build.seq(*(AllocBuffer(buffer) for buffer in (*self.memory.values(), *self.exchanged)), body)
 

@@ -89,13 +89,10 @@ def renewed(stmt: Stmt) -> Stmt:
     return substitute(stmt, {var: ir.Var(var.name, var.ty) for var in variables})
 
 
-def replace_accesses(stmt: Stmt, buffer: Buffer, new: Buffer, move: Callable[[Sequence[Expr]], list]) -> Stmt:
-    """The statement with ``new[move(indices)]`` instead of each ``buffer[indices]``."""
-    return replace_buffers(stmt, {buffer: new}, move)
-
-
 def replace_buffers(stmt: Stmt, new: Mapping[Buffer, Buffer], move: Callable[[Sequence[Expr]], list] = list) -> Stmt:
     """The statement with ``new[buffer][move(indices)]`` instead of ``buffer[indices]``, and allocations of the new."""
+    if not new:
+        return stmt
 
     def load(node: ir.TensorLoad) -> Expr:
         other = new.get(node.source)

@@ -31,7 +31,7 @@ def _with_registers(body: Stmt) -> Stmt:
     for stmt in find(body, AllocBuffer):
         shape = map(expressions.to_size, stmt.buffer.shape)
         own[stmt.buffer] = build.scratch([*shape], str(stmt.buffer.dtype), stmt.buffer.name)
-    return build.replace_buffers(body, own) if own else body
+    return build.replace_buffers(body, own)
 
 
 def _loops(block: Block, machine: Machine, tasks: int) -> Stmt:
@@ -76,7 +76,7 @@ def _strip(
     def point(stmt: Stmt, env: Env, k: Expr) -> Stmt:
         here = env if last is None else {**env, last.var: env[last.var] + k}
         stmt = build.renewed(build.substitute(stmt, here))
-        return build.replace_buffers(stmt, private, lambda at: [*at, k if width > 1 else 0]) if private else stmt
+        return build.replace_buffers(stmt, private, lambda at: [*at, k if width > 1 else 0])
 
     conditions, inner = _guarded(block)
 

@@ -140,7 +140,7 @@ def _overwriting(func: tirx.PrimFunc, in_place: Sequence[tuple[Buffer, Buffer]])
     """The function with the outputs written over inputs, and without parameters for them."""
     body, params = func.body, list(func.params)
     for source, output in in_place:
-        body = build.replace_accesses(body, output, source, list)
+        body = build.replace_buffers(body, {output: source})
         params = [param for param in params if not param.same_as(output)]
     return tirx.PrimFunc(params, body, func.ret_type, func.attrs)
 

@@ -79,7 +79,7 @@ def schedule_in_place(
     kernel = _Kernel.of(product, temps, arch, format, next(iter(sums), None), whole)
     emitted, params = kernel.emit(), list(function.params)
     for source, output in in_place:
-        emitted = build.replace_accesses(emitted, output, source, list)
+        emitted = build.replace_buffers(emitted, {output: source})
         params = [param for param in params if not param.same_as(output)]
     body = SBlockRealize([], tirx.const(True), SBlock([], [], [], "root", emitted))
     function = tirx.PrimFunc(params, body, function.ret_type, function.attrs)

@@ -25,16 +25,17 @@ def with_points_in_memory(function: tirx.PrimFunc, most: int) -> tirx.PrimFunc:
         large = [buffer for buffer in block.alloc_buffers if not build.is_static(buffer) or build.nbytes(buffer) > most]
         if not large or block.name_hint == "root":
             return realize
-        body, position = block.body, [axis.var for axis in block.iter_vars]
+        position = [axis.var for axis in block.iter_vars]
         sizes = [expressions.to_size(axis.dom.extent) for axis in block.iter_vars]
+        own = {}
         for buffer in large:
             shape = [*sizes, *map(expressions.to_size, buffer.shape)]
-            whole = build.buffer(shape, str(buffer.dtype), f"{buffer.name}_of_points")
-            body = build.replace_accesses(body, buffer, whole, lambda at: [*position, *at])
-            moved.append(whole)
-        kept = [buffer for buffer in block.alloc_buffers if not any(buffer.same_as(other) for other in large)]
+            own[buffer] = build.buffer(shape, str(buffer.dtype), f"{buffer.name}_of_points")
+        body = build.replace_buffers(block.body, own, lambda at: [*position, *at])
+        moved.extend(own.values())
+        kept = [buffer for buffer in block.alloc_buffers if buffer not in own]
         part = lambda buffer: buffer[tuple(slice(0, size) for size in buffer.shape)]
-        regions = [part(buffer) for buffer in moved[-len(large) :]]
+        regions = [part(buffer) for buffer in own.values()]
         block = SBlock(
             block.iter_vars,
             [*block.reads, *regions],

@@ -101,7 +101,7 @@ def _with_body(
     body = build.seq(*launches) if launches else tirx.Evaluate(0)
     params = list(function.params)
     for source, output in in_place:
-        body = build.replace_accesses(body, output, source, list)
+        body = build.replace_buffers(body, {output: source})
         params = [param for param in params if not param.same_as(output)]
     used = set(build.variables(body))
     body = build.seq(*(AllocBuffer(buffer) for buffer in temps if buffer in used), body)
