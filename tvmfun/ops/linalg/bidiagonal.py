@@ -26,6 +26,7 @@ from tvmfun.ops.linalg.strips import (
     local,
     number,
     padded,
+    put,
     registers,
 )
 
@@ -60,7 +61,7 @@ def bidiagonalize(work: Strips, loops: Loops) -> tuple[tirx.Buffer, tirx.Buffer,
         first = k + 1
         begin = first // width
         left.find(k // width, k % width, k, lambda i: changed(i, k))
-        T.buffer_store(diagonal, left.beta[0].astype(iterated(dtype)), [k])
+        put(diagonal, left.beta[0], k)
 
         def change(strip: Any, begin: Any = begin, k: Any = k) -> None:
             store = lambda column, total: T.buffer_store(y, left.tau[0] * total, [column])
@@ -68,7 +69,7 @@ def bidiagonalize(work: Strips, loops: Loops) -> tuple[tirx.Buffer, tirx.Buffer,
 
         loops.run(work.count - begin, change, if_many=n - first >= MANY)
         right.find(k // width, k % width, first, lambda j, k=k: work[j // width, k, j % width] - left.vector[k] * y[j])
-        T.buffer_store(beside, right.beta[0].astype(iterated(dtype)), [k])
+        put(beside, right.beta[0], k)
         with T.serial(k, n) as i:
             T.buffer_store(v, left.vector[i], [i])
             T.buffer_store(u, right.vector[i], [i])
@@ -93,8 +94,8 @@ def bidiagonalize(work: Strips, loops: Loops) -> tuple[tirx.Buffer, tirx.Buffer,
         tiles = work.height // _TOGETHER - first // _TOGETHER
         loops.run(tiles, multiply, if_many=n - first >= MANY)
     with T.serial(tirx.max(count, 0), n) as i:
-        T.buffer_store(diagonal, changed(i, i).astype(iterated(dtype)), [i])
-        T.buffer_store(beside, number(0, iterated(dtype)), [i])
+        put(diagonal, changed(i, i), i)
+        put(beside, number(0, dtype), i)
     return diagonal, beside, left, right
 
 

@@ -24,7 +24,7 @@ from tvmfun.ops.linalg.spectra import (
     tolerance,
     transposed_product,
 )
-from tvmfun.ops.linalg.strips import Loops, Strips, number
+from tvmfun.ops.linalg.strips import Loops, Strips, number, put
 from tvmfun.ops.linalg.tridiagonal import diagonalize, find_eigenvalues, tridiagonalize
 from tvmfun.ops.tir import block, prim_func
 
@@ -62,8 +62,7 @@ def _eigh(a: ShapeDtype, *, vectors: bool) -> tirx.PrimFunc:
                         diagonalize(diagonal, beside, n, tolerance(dtype), rotations)
                     order = descending(diagonal, n)
                     with T.serial(0, n) as i:
-                        value = diagonal[order[n - 1 - i]] * unit.astype(str(diagonal.dtype))
-                        T.buffer_store(values, value.astype(dtype), [*at, i])
+                        put(values, diagonal[order[n - 1 - i]] * unit.astype(str(diagonal.dtype)), *at, i)
                     if found is not None and rotations is not None:
                         store = lambda j, i, value: T.buffer_store(found, value, [*at, i, n - 1 - j])
                         each_sorted(rotations.rows, order, loops, store)

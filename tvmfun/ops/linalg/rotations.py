@@ -7,7 +7,7 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from tvmfun.ops.linalg.strips import Loops, Strips, branch, lanes, local, number, registers
+from tvmfun.ops.linalg.strips import Loops, Strips, branch, lanes, local, number, put, registers
 
 # The sweeps that are recorded: more would not fit in the cache beside a strip, fewer would wake threads more often.
 _SWEEPS = 16
@@ -58,8 +58,8 @@ class Rotations:
         """Adds a rotation to the sweep; its numbers are rounded to the dtype of the rows."""
         sweep = self._count[0] - 1
         size = self._sizes[sweep]
-        T.buffer_store(self._cosines, cosine.astype(self.rows.dtype), [sweep, size])
-        T.buffer_store(self._sines, sine.astype(self.rows.dtype), [sweep, size])
+        put(self._cosines, cosine, sweep, size)
+        put(self._sines, sine, sweep, size)
         T.buffer_store(self._sizes, size + 1, [sweep])
 
     def run(self) -> None:

@@ -45,6 +45,11 @@ def number(value: float, dtype: str) -> Any:
     return tirx.const(value, dtype)
 
 
+def put(buffer: tirx.Buffer, value: Any, *at: Any) -> None:
+    """Stores a value, rounded to the dtype of the buffer."""
+    T.buffer_store(buffer, value.astype(str(buffer.dtype)), list(at))
+
+
 @contextmanager
 def branch(condition: Any) -> Iterator[None]:
     """Statements that run if the condition holds."""

@@ -30,7 +30,7 @@ from tvmfun.ops.linalg.spectra import (
     scaled_rows,
     transposed_product,
 )
-from tvmfun.ops.linalg.strips import Loops, Strips, local, number
+from tvmfun.ops.linalg.strips import Loops, Strips, local, number, put
 from tvmfun.ops.linalg.tridiagonal import find_singular_values
 from tvmfun.ops.tir import block, prim_func
 
@@ -97,8 +97,7 @@ def _svd(a: ShapeDtype, *, full: bool, vectors: bool) -> tirx.PrimFunc:
                         T.buffer_store(diagonal, tirx.abs(diagonal[j]), [j])
                     order = descending(diagonal, n)
                     with T.serial(0, n) as j:
-                        value = diagonal[order[j]] * unit.astype(str(diagonal.dtype))
-                        T.buffer_store(values, value.astype(dtype), [*at, j])
+                        put(values, diagonal[order[j]] * unit.astype(str(diagonal.dtype)), *at, j)
                     if turned is not None:
                         of_left, of_right = (rotations.rows for rotations in turned)
                         if reflections is None:

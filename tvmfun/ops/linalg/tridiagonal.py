@@ -10,7 +10,20 @@ from tvm.script.ir_builder import tirx as T
 from tvmfun.ops.linalg.reflections import Reflections
 from tvmfun.ops.linalg.rotations import Rotations
 from tvmfun.ops.linalg.spectra import Values, iterated
-from tvmfun.ops.linalg.strips import MANY, WIDTH, Loops, Strips, branch, change_rows, clear, dot, local, number, padded
+from tvmfun.ops.linalg.strips import (
+    MANY,
+    WIDTH,
+    Loops,
+    Strips,
+    branch,
+    change_rows,
+    clear,
+    dot,
+    local,
+    number,
+    padded,
+    put,
+)
 
 # About two are needed for an eigenvalue; these end a hopeless iteration.
 _STEPS = 50
@@ -32,18 +45,15 @@ def tridiagonalize(work: Strips, loops: Loops) -> tuple[tirx.Buffer, tirx.Buffer
     for vector in (before, other, product):
         clear(vector)
 
-    def keep(buffer: tirx.Buffer, value: Any, i: Any) -> None:
-        T.buffer_store(buffer, value.astype(iterated(dtype)), [i])
-
     def changed(row: Any, column: Any) -> Any:
         old = work[column // width, row, column % width]
         return old - before[row] * other[column] - other[row] * before[column]
 
     with T.serial(0, count) as k:
         first = k + 1
-        keep(diagonal, changed(k, k), k)
+        put(diagonal, changed(k, k), k)
         of.find(k // width, k % width, first, lambda i: changed(i, k))
-        keep(beside, of.beta[0], k)
+        put(beside, of.beta[0], k)
         begin = first // width
 
         def multiply(strip: Any, begin: Any = begin, first: Any = first) -> None:
@@ -58,12 +68,12 @@ def tridiagonalize(work: Strips, loops: Loops) -> tuple[tirx.Buffer, tirx.Buffer
         with T.serial(first, n) as i:
             T.buffer_store(before, of.vector[i], [i])
     with T.serial(tirx.max(count, 0), n) as i:
-        keep(diagonal, changed(i, i), i)
+        put(diagonal, changed(i, i), i)
     # In loops of at most one iteration, because a dynamic size may be 1.
     with T.serial(tirx.max(count, 0), n - 1) as i:
-        keep(beside, changed(i + 1, i), i)
+        put(beside, changed(i + 1, i), i)
     with T.serial(tirx.max(n - 1, 0), n) as i:
-        keep(beside, number(0, dtype), i)
+        put(beside, number(0, dtype), i)
     return diagonal, beside, of
 
 
