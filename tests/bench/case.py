@@ -67,12 +67,3 @@ class Case:
         """The parameters, the state and the batch, the same at each call."""
         rng = np.random.default_rng(0)
         return self.params(rng), self.state(), self.batch(rng)
-
-    def shapes(self) -> tuple[Tree, Tree, Tree]:
-        """Arrays of the same shapes and dtypes that take no memory."""
-
-        def empty(arrays: Tree) -> Tree:
-            return {name: np.broadcast_to(np.zeros((), x.dtype), x.shape) for name, x in arrays.items()}
-
-        params, state, batch = self.arrays()
-        return empty(params), empty(state), empty(batch)

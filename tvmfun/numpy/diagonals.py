@@ -127,9 +127,8 @@ def diagonal(a: NestedArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1
     a = moveaxis(a, (first, second), (-2, -1))
     rows, columns = a.shape[-2:]
     begin = offset if offset >= 0 else -offset * columns
-    count = dims.maximum(
-        0, dims.minimum(rows, columns - offset) if offset >= 0 else dims.minimum(rows + offset, columns)
-    )
+    ends = (rows, columns - offset) if offset >= 0 else (rows + offset, columns)
+    count = dims.maximum(0, dims.minimum(*ends))
     if dims.is_dynamic(count):
         row, column = builtins.max(-offset, 0), builtins.max(offset, 0)
         return _main_diagonal(a[..., row : row + count, column : column + count])
@@ -142,14 +141,14 @@ def diagonal(a: NestedArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1
 def _main_diagonal(a: Array) -> Array:
     """The main diagonals of square matrices of dynamic size: columns of matrices whose rows begin one element later."""
     *lead, size, _ = a.shape
-    flat = reshape(a, (*lead, 1, size * size))
-    return reshape(_with_zeros(flat, (0, 0), (0, size)), (*lead, size, size + 1))[..., 0]
+    flat = _with_zeros(reshape(a, (*lead, size * size)), 0, size)
+    return reshape(flat, (*lead, size, size + 1))[..., 0]
 
 
-def _with_zeros(x: Array, rows: tuple[int, int], columns: tuple[int, int]) -> Array:
-    """Matrices with so many rows and columns of zeros before and after them."""
-    (above, below), (left, right), lead = rows, columns, (0,) * (x.ndim - 2)
-    return ops.pad(x, x.dtype.type(0), low=(*lead, above, left), high=(*lead, below, right), interior=(0,) * x.ndim)
+def _with_zeros(x: Array, before: int, after: int) -> Array:
+    """The array with so many zeros before and after the elements of its last axis."""
+    lead = (0,) * (x.ndim - 1)
+    return ops.pad(x, x.dtype.type(0), low=(*lead, before), high=(*lead, after), interior=(0,) * x.ndim)
 
 
 def trace(
@@ -178,9 +177,8 @@ def diag(v: NestedArrayLike, k: int = 0) -> Array:
     if v.ndim != 1:
         raise ShapeError("diag", "the argument must be a vector or a matrix", got=repr(v.aval))
     if dims.is_dynamic(v.size):
-        n, before, after = v.size, builtins.max(-k, 0), builtins.max(k, 0)
-        rows = reshape(_with_zeros(v[:, None], (0, 0), (0, n)), (n * (n + 1),))
-        return _with_zeros(reshape(rows[: n * n], (n, n)), (before, after), (after, before))
+        rows = _with_zeros(v, builtins.max(-k, 0), builtins.max(k, 0))
+        return where(equal(diagonal_numbers((rows.size, rows.size)), k), rows[:, None], v.dtype.type(0))
     size = v.size + abs(k)
     if not v.size:
         return ops.broadcast_to(v.dtype.type(0), shape=(size, size))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import enum
 from collections import Counter
 from collections.abc import Sequence
@@ -40,10 +39,6 @@ __all__ = [
     "vecdot",
     "vecmat",
 ]
-
-
-# The size that an axis of dynamic size is taken to have where products are ordered by their costs.
-_TYPICAL_SIZE = 100
 
 
 class Precision(enum.Enum):
@@ -375,12 +370,8 @@ def einsum(
 def einsum_path(subscripts: Any, /, *operands: Any, optimize: Any = "auto") -> tuple[list[Any], str]:
     """Returns the order in which :func:`einsum` multiplies, as NumPy writes it, and a report on its cost."""
     inputs, result, tensors = _parsed(subscripts, operands)
-    path, info = opt_einsum.contract_path(
-        f"{','.join(inputs)}->{result}",
-        *(tuple(map(_typical, x.shape)) for x in tensors),
-        shapes=True,
-        optimize=optimize,
-    )
+    shapes = [dims.typical(x.shape) for x in tensors]
+    path, info = opt_einsum.contract_path(f"{','.join(inputs)}->{result}", *shapes, shapes=True, optimize=optimize)
     return ["einsum_path", *path], str(info)
 
 
@@ -421,16 +412,10 @@ def _sizes(inputs: Sequence[str], tensors: Sequence[Array]) -> dict[str, int]:
 def _order(inputs: Sequence[str], result: str, sizes: dict[str, int], optimize: Any) -> Sequence[Sequence[int]]:
     if len(inputs) <= 2 or optimize is False:
         return [tuple(range(len(inputs)))]
-    shapes = [tuple(_typical(sizes[letter]) for letter in term) for term in inputs]
+    shapes = [dims.typical(tuple(sizes[letter] for letter in term)) for term in inputs]
     if isinstance(optimize, list | tuple):  # NumPy's begins with a word
         optimize = [pair for pair in optimize if not isinstance(pair, str)]
     return opt_einsum.contract_path(f"{','.join(inputs)}->{result}", *shapes, shapes=True, optimize=optimize)[0]  # type: ignore[reportReturnType]
-
-
-def _typical(size: Any) -> int:
-    """A size to compute costs with, where it is dynamic."""
-    low, high = dims.bounds(size)
-    return int(builtins.max(low, builtins.min(high, _TYPICAL_SIZE)))
 
 
 Term = tuple[str, Array]
