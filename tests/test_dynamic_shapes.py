@@ -17,6 +17,7 @@ import tvmfun.numpy as tnp
 from tvmfun import Dim, ShapeDtype, errors, grad, jit, lax, nn, optim, random, tree, vmap
 from tvmfun.counters import counted
 from tvmfun.nn import functional as F
+from tvmfun.scipy import linalg
 
 SIZES = (1, 2, 3, 7, 64, 100)
 RNG = np.random.default_rng(3)
@@ -248,6 +249,41 @@ def test_gradients(name):
 )
 def test_transforms_loops_and_functions_of_numpy(function):
     agrees(function, lambda n: (floats(n, 5),), (B,), (1, 2, 7, 70), tolerance=1e-4)
+
+
+@pytest.mark.quick("cross_entropy")
+@pytest.mark.parametrize("function", [nn.losses.cross_entropy, nn.losses.nll_loss], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("dtype", ["int8", "int64", "uint32"])
+def test_a_dynamic_number_of_classes(function, dtype):
+    def arguments(n):
+        return floats(n, n + 2), labels(n, classes=n + 4).astype(dtype)  # the last two are no classes
+
+    both = tvmfun.value_and_grad(lambda scores, labels: tnp.nansum(function(scores, labels, reduction="none")))
+    agrees(both, arguments, ({0: "n", 1: "c"}, {0: "n"}), (1, 5, 200))
+
+
+def test_labels_of_a_dynamic_number_of_frames_and_classes():
+    labels, padding = np.array([[1, 2, 3], [4, 1, 0]]), np.array([[0, 0, 0], [0, 0, 1]], np.float32)
+    loss = lambda logits, frames: nn.losses.ctc_loss(logits, frames, labels, padding)
+    arguments = lambda n: (floats(2, n, n - 2), np.zeros((2, n), np.float32))
+    agrees(loss, arguments, ({1: Dim("t"), 2: Dim("c")}, {1: Dim("t")}), (7, 9))
+
+
+AT_LEAST_3 = {0: Dim("n", min=3)}
+MATRICES = {
+    "toeplitz": linalg.toeplitz,
+    "hankel": linalg.hankel,
+    "circulant": linalg.circulant,
+    "convolution, full": lambda x: linalg.convolution_matrix(x, 3, "full"),
+    "convolution, same": lambda x: linalg.convolution_matrix(x, 3, "same"),
+    "convolution, valid": lambda x: linalg.convolution_matrix(x, 3, "valid"),
+    "schur": lambda x: linalg.schur(tnp.outer(x, x) + tnp.diag(5.0 * tnp.arange(x.shape[0]))),
+}
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_matrices(name):
+    agrees(MATRICES[name], lambda n: (floats(n),), (AT_LEAST_3,), (3, 4, 9), tolerance=1e-4)
 
 
 @pytest.mark.slow

@@ -84,6 +84,7 @@ def test_what_is_no_class_is_left_out_of_the_confusion_matrix():
     labels = np.asarray([0, -1, 0, 1, 2, 2**40], "int64")
     assert metrics.confusion_matrix(guesses, labels, 2).tolist() == [[1, 0], [0, 0]]
     assert metrics.confusion_matrix(guesses.astype("uint8"), labels.astype("int8"), 3).sum() == 3
+    assert metrics.confusion_matrix(guesses.astype("uint8"), labels.astype("int8"), 300).sum() == 5
     np.testing.assert_array_equal(metrics.confusion_matrix(np.zeros(0, int), np.zeros(0, int), 2), np.zeros((2, 2)))
 
 

@@ -106,7 +106,7 @@ def bounded(function: _F, name: str = "", wrap_result: Callable[[str, Any], Any]
         except _ABOUT_ARGUMENTS as error:
             # Capitalized names are classes, the user's or ours.
             known = {name, name.partition(".")[0]} & {error.where, error.where.rpartition(".")[2]}
-            if known or error.where[:1].isupper() or not _is_ours(error):
+            if known or error.where[:1].isupper() or not is_ours(error):
                 raise
             # Another public function has checked its arguments; internal functions, such as bool(), have not.
             wrong = None if error.where in _PUBLISHED else _annotation_error(error, name, function, args, kwargs)
@@ -115,7 +115,7 @@ def bounded(function: _F, name: str = "", wrap_result: Callable[[str, Any], Any]
             error.rename(name)
             raise
         except _OF_PYTHON as error:
-            if isinstance(error, TvmfunError) or not _is_ours(error):
+            if isinstance(error, TvmfunError) or not is_ours(error):
                 raise
             raise _explained(error, name, function, args, kwargs) from error
         if isinstance(result, FunctionType) and _is_made_inside(result):
@@ -132,7 +132,7 @@ def _is_made_inside(function: FunctionType) -> bool:
     return inside and not hasattr(function, "__bounded__")
 
 
-def _is_ours(error: BaseException) -> bool:
+def is_ours(error: BaseException) -> bool:
     """Whether an error came from inside of the library, not from the call itself or a user's code."""
     inside = error.__traceback__ and error.__traceback__.tb_next
     return inside is not None and all(map(_is_known, _files(inside)))

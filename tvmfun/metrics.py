@@ -21,7 +21,7 @@ from tvmfun.data.sources import positive
 from tvmfun.errors import ShapeError
 from tvmfun.names import missing as _missing
 from tvmfun.nn.losses import cross_entropy
-from tvmfun.nn.losses.arguments import floats, integers, same_shape
+from tvmfun.nn.losses.arguments import are_classes, floats, integers, same_shape
 from tvmfun.typing import ArrayLike
 
 __all__ = [
@@ -163,7 +163,7 @@ def confusion_matrix(
     columns, rows = integers(where_called, "predictions", predictions), integers(where_called, "labels", labels)
     same_shape(where_called, "predictions and the labels", columns, rows)
     positive(where_called, "number of classes", num_classes)
-    counted = (columns >= 0) & (columns < num_classes) & (rows >= 0) & (rows < num_classes)
+    counted = are_classes(columns, num_classes) & are_classes(rows, num_classes)
     if where is not None:
         counted = counted & tnp.asarray(where)
     cells = tnp.where(counted, tnp.astype(rows, "int32") * num_classes + tnp.astype(columns, "int32"), num_classes**2)

@@ -329,3 +329,28 @@ def test_schedules_reject_nonsense():
 def test_an_update_of_another_shape_is_named():
     with pytest.raises(ShapeError, match=r"the update at \['a'\]\['w'\] must fit"):
         optim.apply_updates({"a": {"w": np.ones(3)}}, {"a": {"w": np.ones(4)}})
+
+
+def test_a_state_of_other_parameters_is_named():
+    optimizer = optim.sm3(0.1)
+    state = optimizer.init({"w": np.ones(3)})
+    with pytest.raises(TreeError, match=r"sm3.update\] the state must be one that init returns for such updates"):
+        optimizer.update(True, state, b"bytes")
+    with pytest.raises(TreeError, match=r"got dict with the keys 'w'. Try adding \[0\].mu\['v'\]"):
+        optimizer.update({"v": np.ones(3)}, state)
+
+
+def test_a_key_error_of_a_users_function_is_not_changed():
+    class Missing(KeyError):
+        """An error of the user's."""
+
+    def scaled(updates, state, params=None):
+        raise Missing("rate")
+
+    optimizer = optim.chain(optim.scale(1.0), optim.GradientTransformation(lambda params: (), scaled))
+    with pytest.raises(Missing):
+        optimizer.update(np.ones(3), optimizer.init(np.ones(3)))
+    lookup = optim.scale_by_schedule(lambda count: {}["rate"])
+    with pytest.raises(KeyError, match="rate") as caught:
+        lookup.update(np.ones(3), lookup.init(np.ones(3)))
+    assert type(caught.value) is KeyError

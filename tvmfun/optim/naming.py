@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tvmfun import tree
-from tvmfun.boundary import bounded
+from tvmfun.boundary import bounded, is_ours
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError, TreeError
 from tvmfun.optim.base import GradientTransformation, OptState
 from tvmfun.typing import PyTree
@@ -28,6 +28,9 @@ def named(name: str, made: Any) -> Any:
         except (ArgumentError, DtypeError, KeyError, ShapeError, TreeError) as error:
             if type(error) is not ArgumentError or error.__cause__ is not None:
                 _check_trees(where, made, *args, **kwargs)
+            if type(error) is KeyError and is_ours(error):
+                what = "the state must be one that init returns for such updates"
+                raise TreeError(where, what, got=f"one without an element {error}") from error
             raise
 
     return made._replace(init=bounded(made.init, f"{name}.init"), update=checked)

@@ -59,7 +59,7 @@ def schur(
         h, taus = hessenberg(x / scale)
         inner = ormqr(h[..., 1:, :-1], taus, tnp.eye(size - 1, dtype=x.dtype))
         q = tnp.pad(inner, (*(((0, 0),) * (x.ndim - 2)), (1, 0), (1, 0)))
-        q = tnp.where(np.arange(size)[:, None] + np.arange(size) == 0, 1, q)
+        q = tnp.where(tnp.arange(size)[:, None] + tnp.arange(size) == 0, 1, q)
         t, q = _each(tnp.triu(h, -1), q)
         t = t * scale
     return (t, q) if compute_schur_vectors else (t,)
@@ -112,7 +112,7 @@ def _with_zeros(h: Array) -> Array:
     beside = size[:-1] + size[1:]
     beside = tnp.where(beside == 0, tnp.max(tnp.abs(h)), beside)
     small = tnp.abs(tnp.diagonal(h, -1)) <= tnp.finfo(h.dtype).eps * beside
-    row, column = np.arange(h.shape[0])[:, None], np.arange(h.shape[0])
+    row, column = tnp.arange(h.shape[0])[:, None], tnp.arange(h.shape[0])
     gone = tnp.concatenate([tnp.zeros(1, "bool"), small])[:, None] & (row == column + 1)
     return tnp.where(gone | (row > column + 1), 0, h)
 

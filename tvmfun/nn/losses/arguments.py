@@ -31,6 +31,12 @@ def integers(where: str, name: str, value: Any) -> Array:
     return array
 
 
+def are_classes(labels: Array, count: int) -> Array:
+    """Whether each label is one of so many classes, for which its dtype may be too narrow."""
+    labels = labels.astype(tnp.result_type(labels.dtype, "int32"))
+    return (labels >= 0) & (labels < count)
+
+
 def same_shape(where: str, names: str, first: Array, second: Array) -> None:
     """Checks that two arrays have one shape, because broadcasting would hide a mistake."""
     if first.shape != second.shape:

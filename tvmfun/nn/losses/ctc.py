@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 import tvmfun.numpy as tnp
 from tvmfun import lax
 from tvmfun.core.array import Array
 from tvmfun.errors import ShapeError
 from tvmfun.nn.functional import log_softmax
-from tvmfun.nn.losses.arguments import floats, integers, same_shape
+from tvmfun.nn.losses.arguments import are_classes, floats, integers, same_shape
 from tvmfun.typing import ArrayLike
 
 __all__ = ["ctc_loss", "ctc_loss_with_forward_probs"]
@@ -109,7 +107,7 @@ def _ctc(
     repeats = tnp.pad(repeats, ((0, 0), (0, min(1, longest))))
     blank = tnp.permute_dims(log_probs[:, :, blank_id : blank_id + 1], (1, 0, 2))
     # A label that is not a class, as padding may be, has probability one.
-    is_class = (labels >= 0) & (labels < np.int32(classes))
+    is_class = are_classes(labels, classes)
     indices = tnp.broadcast_to(tnp.where(is_class, labels, 0)[:, None, :], (batch, times, longest))
     emitted = tnp.where(is_class[:, None, :], tnp.take_along_axis(log_probs, indices, axis=-1), 0)
     emitted = tnp.permute_dims(emitted, (1, 0, 2))

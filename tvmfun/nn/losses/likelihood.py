@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 import tvmfun.numpy as tnp
 from tvmfun import dtypes
 from tvmfun.core.array import Array
 from tvmfun.errors import DtypeError, ShapeError
 from tvmfun.nn.functional.softmax import maxima
-from tvmfun.nn.losses.arguments import Reduction, reduced
+from tvmfun.nn.losses.arguments import Reduction, are_classes, reduced
 from tvmfun.typing import ArrayLike
 
 __all__ = ["cross_entropy", "mse_loss", "nll_loss"]
@@ -110,8 +108,7 @@ def _nll(where: str, scores: Any, labels: Any, reduction: Reduction, are_normali
         )
     if not are_normalized:
         scores = scores - maxima(scores, -1)
-    # Indexing would clamp a label out of range. The labels' dtype may be too narrow for the number of classes.
-    is_class = tnp.logical_and(labels >= 0, labels < np.int32(scores.shape[-1]))
+    is_class = are_classes(labels, scores.shape[-1])  # indexing would clamp the others
     indices = tnp.where(is_class, labels, 0)
     losses = -tnp.take_along_axis(scores, indices[..., None], axis=-1, mode="fill", fill_value=0)[..., 0]
     if not are_normalized:  # the logarithm is subtracted only from the chosen scores

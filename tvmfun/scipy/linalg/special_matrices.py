@@ -58,7 +58,7 @@ def toeplitz(c: ArrayLike, r: ArrayLike | None = None) -> Array:
     c, r = _vectors("toeplitz", c, c if r is None else r)
     rows, columns = c.shape[-1], r.shape[-1]
     elements = tnp.concatenate(_with_equal_lead(tnp.flip(c, axis=-1), r[..., 1:]), axis=-1)
-    index = (rows - 1) - np.arange(rows)[:, None] + np.arange(columns)[None, :]
+    index = (rows - 1) - tnp.arange(rows)[:, None] + tnp.arange(columns)[None, :]
     return tnp.take(elements, index, axis=-1) if rows and columns else tnp.zeros((rows, columns), c.dtype)
 
 
@@ -80,7 +80,7 @@ def hankel(c: ArrayLike, r: ArrayLike | None = None) -> Array:
     c, r = _vectors("hankel", c, tnp.zeros_like(tnp.asarray(c)) if r is None else r)
     rows, columns = c.shape[-1], r.shape[-1]
     elements = tnp.concatenate(_with_equal_lead(c, r[..., 1:]), axis=-1)
-    index = np.arange(rows)[:, None] + np.arange(columns)[None, :]
+    index = tnp.arange(rows)[:, None] + tnp.arange(columns)[None, :]
     return tnp.take(elements, index, axis=-1) if rows and columns else tnp.zeros((rows, columns), c.dtype)
 
 
@@ -91,8 +91,9 @@ def circulant(c: ArrayLike) -> Array:
     [[1, 3, 2], [2, 1, 3], [3, 2, 1]]
     """
     (c,) = _vectors("circulant", c)
-    at = np.arange(c.shape[-1])
-    return tnp.take(c, (at[:, None] - at[None, :]) % max(len(at), 1), axis=-1)
+    size = c.shape[-1]
+    at = tnp.arange(size)
+    return tnp.take(c, (at[:, None] - at[None, :]) % max(size, 1), axis=-1)
 
 
 def companion(a: ArrayLike) -> Array:
@@ -128,9 +129,11 @@ def convolution_matrix(a: ArrayLike, n: int, mode: str = "full") -> Array:
         got = f"n={n}, mode={mode!r}"
         raise ArgumentError("convolution_matrix", "n must be positive, and the mode full, same or valid", got=got)
     m = a.shape[-1]
-    index = np.arange(m + n - 1)[:, None] - np.arange(n)[None, :]
-    full = tnp.where((index >= 0) & (index < m), tnp.take(a, np.clip(index, 0, m - 1), axis=-1), 0)
-    trim = {"full": 0, "same": min(n, m) - 1, "valid": 2 * (min(n, m) - 1)}[mode]
+    index = tnp.arange(m + n - 1)[:, None] - tnp.arange(n)[None, :]
+    full = tnp.where((index >= 0) & (index < m), tnp.take(a, tnp.clip(index, 0, m - 1), axis=-1), 0)
+    if mode == "full":
+        return full
+    trim = (min(n, m) - 1) * (1 if mode == "same" else 2)
     return full[..., trim // 2 : m + n - 1 - (trim - trim // 2), :]
 
 
