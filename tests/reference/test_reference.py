@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from op_cases import CASES, Case
+from op_cases.dynamic import B, can_be_dynamic, grown, variants
 
 import tvmfun
 import tvmfun.numpy as tnp
-from tvmfun import lax, reference
+from tvmfun import Dim, lax, reference
 from tvmfun.core.op import REGISTRY
+from tvmfun.errors import TvmfunError
 
 ALL = [pytest.param(name, case, id=f"{name}-{i}") for name in CASES for i, case in enumerate(CASES[name])]
 # The signs of their vectors are nobody's choice.
@@ -33,6 +35,25 @@ def test_meanings_are_those_of_the_table(name: str, case: Case):
         if name in UP_TO_SIGNS:
             got, want = np.abs(got), np.abs(want)
         np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_elements(name: str):
+    """Results of empty arrays have the shapes and dtypes that the op says; the evaluator checks them."""
+    for case in filter(can_be_dynamic, CASES[name]):
+        for axes, params in variants(case):
+            arguments = grown(case, axes, 0)
+            static = {key: _without(B, value) for key, value in params.items()}
+            try:
+                program = tvmfun.trace(lambda *xs, static=static: REGISTRY[name](*xs, **static))(*arguments)
+            except TvmfunError:
+                continue
+            reference.evaluate(program, arguments)
+
+
+def _without(size: Dim, value: object) -> object:
+    """The value with zeros instead of a dynamic size."""
+    return tuple(0 if part is size else part for part in value) if isinstance(value, tuple) else value
 
 
 LOOPS = {

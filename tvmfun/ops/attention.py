@@ -38,7 +38,7 @@ from tvmfun.core.op import Op, register
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError
 from tvmfun.ops import shape as shapes
 from tvmfun.ops.bits import threefry_block
-from tvmfun.ops.parameters import Ints
+from tvmfun.ops.parameters import Ints, Size
 from tvmfun.ops.tir import block, prim_func
 
 #: The names of the arguments that an attention may have, in their order.
@@ -147,7 +147,8 @@ def _check(name: str, settings: Settings, avals: Sequence[ShapeDtype]) -> None:
     if query.ndim != 4 or key.ndim != 4:
         raise ShapeError(name, "queries and keys must have 4 axes", got=f"{query} and {key}")
     batch, length, heads, width = query.shape
-    if key.shape != value.shape or (key.shape[0], key.shape[3]) != (batch, width) or heads % key.shape[2]:
+    groups = key.shape[2]
+    if key.shape != value.shape or (key.shape[0], key.shape[3]) != (batch, width) or not divides(groups, heads):
         raise ShapeError(name, "queries, keys and values must fit", got=", ".join(map(str, avals[:3])))
     if settings.gradients:
         expected = [query.shape, (batch, heads, length), (batch, length, heads)]
@@ -172,9 +173,14 @@ def _check(name: str, settings: Settings, avals: Sequence[ShapeDtype]) -> None:
             raise DtypeError(name, f"{option} cannot have this dtype", got=str(aval))
 
 
-def _are_keys(aval: ShapeDtype, batch: Any) -> bool:
+def divides(count: Size, size: Size) -> bool:
+    """Whether an axis can be cut into so many equal parts."""
+    return size % count == 0 if count else size == 0
+
+
+def _are_keys(aval: ShapeDtype, batch: Size) -> bool:
     """Whether an array has keys of dropout for equally many examples each."""
-    return aval.ndim == 2 and aval.shape[1] == 2 and batch % max(1, aval.shape[0]) == 0
+    return aval.ndim == 2 and aval.shape[1] == 2 and divides(aval.shape[0], batch)
 
 
 def _wide(aval: ShapeDtype) -> Any:

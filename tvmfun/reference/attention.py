@@ -61,7 +61,7 @@ class _Scores:
 
     def per_group(self, x: np.ndarray) -> np.ndarray:
         """The transpose of :meth:`per_head`."""
-        return x.reshape(*x.shape[:2], -1, self.shared, x.shape[3]).sum(3)
+        return x.reshape(*x.shape[:2], x.shape[2] // self.shared, self.shared, x.shape[3]).sum(3)
 
 
 def _attention(
@@ -101,10 +101,11 @@ def dropout_bits(keys: np.ndarray, *, shape: Ints, rate: float, causal: bool) ->
     batch, heads, length, width = shape
     one_key = (batch // max(1, len(keys)), heads, length, width)
     draws = [threefry(words, np.zeros(2, np.uint32), one_key, "xor") for words in keys]
-    kept = np.concatenate(draws) >> np.uint32(9) < np.ceil(float(np.float32(1 - rate)) * 2**23)
+    none = np.zeros((0, heads, length, width), np.uint32)
+    kept = np.concatenate([none, *draws]) >> np.uint32(9) < np.ceil(float(np.float32(1 - rate)) * 2**23)
     if causal:
         kept &= np.arange(width) // 32 * 32 <= np.arange(length)[:, None]
-    kept = np.pad(kept, [(0, 0)] * 3 + [(0, -width % 32)]).reshape(*kept.shape[:3], -1, 32)
+    kept = np.pad(kept, [(0, 0)] * 3 + [(0, -width % 32)]).reshape(*kept.shape[:3], -(-width // 32), 32)
     return (kept.astype(np.uint32) << np.arange(32, dtype=np.uint32)).sum(-1, dtype=np.uint32)
 
 

@@ -14,8 +14,10 @@ def _each(function: Callable[..., Any], *arrays: np.ndarray) -> Any:
     """Applies ``function`` to every matrix of stacks of matrices."""
     lead = arrays[0].shape[:-2]
     results = [function(*(array[at] for array in arrays)) for at in np.ndindex(*lead)]
-    stack = lambda parts: np.stack(parts).reshape((*lead, *parts[0].shape))
-    return tuple(map(stack, zip(*results, strict=True))) if isinstance(results[0], tuple) else stack(results)
+    # If there are none, any matrix has the shapes and dtypes of the results.
+    shown = results or [function(*(np.eye(*array.shape[-2:], dtype=array.dtype) for array in arrays))]
+    stack = lambda parts: np.stack(parts)[: len(results)].reshape((*lead, *parts[0].shape))
+    return tuple(map(stack, zip(*shown, strict=True))) if isinstance(shown[0], tuple) else stack(shown)
 
 
 def _triangular_solve(a: np.ndarray, b: np.ndarray, lower: bool, transpose_a: bool, unit_diagonal: bool) -> np.ndarray:

@@ -49,9 +49,9 @@ def _patches(
 ) -> Any:
     """The elements that each point of a kernel is multiplied by: ``[examples, *positions, *kernel, channels]``."""
     source = _spread_out(x, padding, dilation)
-    spans = [(k - 1) * d + 1 for k, d in zip(kernel, kernel_dilation, strict=True)]
+    spans = [max(0, (k - 1) * d + 1) for k, d in zip(kernel, kernel_dilation, strict=True)]
     axes = tuple(range(1, x.ndim - 1))
-    if any(n < span for n, span in zip(source.shape[1:-1], spans, strict=True)):
+    if not all(0 < span <= n for n, span in zip(source.shape[1:-1], spans, strict=True)):
         sizes = [max(0, (n - k) // s + 1) for n, k, s in zip(source.shape[1:-1], spans, stride, strict=True)]
         return np.zeros((x.shape[0], *sizes, *kernel, x.shape[-1]), x.dtype)
     views = np.lib.stride_tricks.sliding_window_view(source, spans, axes)

@@ -303,6 +303,7 @@ Q, X = np.zeros((B, T, N, H), "float32"), np.zeros((B, S, K, H), "float32")
         (ShapeError, "query must be", (Q[0, 0], X, X), {}),
         (ShapeError, "one shape", (Q, X, X[:, 1:]), {}),
         (ShapeError, "must divide", (Q[:, :, :3], X, X), {}),
+        (ShapeError, "must divide", (Q, X[:, :, :0], X[:, :, :0]), {}),
         (DtypeError, "floats of one dtype", (Q, X, X.astype("float64")), {}),
         (DtypeError, "floats of one dtype", (Q.astype(int),) + (X.astype(int),) * 2, {}),
         (ShapeError, r"the bias must broadcast to \(2, 4, 20, 70\)", (Q, X, X, np.zeros((1, 2, T, S))), {}),

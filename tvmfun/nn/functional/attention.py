@@ -9,6 +9,7 @@ from tvmfun.errors import ArgumentError, DtypeError, ShapeError
 from tvmfun.nn.functional.blockwise_attention import blockwise_attention
 from tvmfun.nn.functional.direct_attention import AttentionInputs, AttentionSettings, direct_attention
 from tvmfun.nn.functional.gpu_attention import gpu_attention, has_gpu_kernel
+from tvmfun.ops.attention import divides
 from tvmfun.ops.calls import on_platform
 from tvmfun.typing import ArrayLike, Key
 
@@ -139,7 +140,7 @@ def _check_arrays(query: Array, key: Array, value: Array) -> None:
     if query.ndim != 4 or key.ndim != 4 or value.shape != key.shape:
         text = "query must be (batch, length, heads, width), key and value likewise and of one shape"
         raise ShapeError("dot_product_attention", text, got=got, hint="x.reshape(batch, length, heads, width)")
-    if query.shape[0] != key.shape[0] or query.shape[3] != key.shape[3] or query.shape[2] % max(1, key.shape[2]):
+    if query.shape[0] != key.shape[0] or query.shape[3] != key.shape[3] or not divides(key.shape[2], query.shape[2]):
         text = "query and key must have one batch and width, and the heads of key must divide those of query"
         raise ShapeError("dot_product_attention", text, got=got)
     if not dtypes.is_float(query.dtype) or not query.dtype == key.dtype == value.dtype:
