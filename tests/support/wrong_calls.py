@@ -213,7 +213,7 @@ def use(r: random.Random, result: Any) -> Iterator[tuple[str, Callable, list, di
         yield "result", result, args, kwargs
 
 
-def is_refusal(error: BaseException, name: str) -> bool:
+def is_refusal(error: BaseException) -> bool:
     """Whether an error is one of the library, or what Python says of a wrong signature or of a missing file."""
     if isinstance(error, TvmfunError):
         return bool(error.where and error.what)
@@ -232,9 +232,8 @@ def attempt(r: random.Random, text: str, function: Callable, args: list, kwargs:
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        own = where.filename == __file__ and where.name in ("returns_text", "takes_nothing")
-        if not own and not is_refusal(error, text):
+        if not is_refusal(error):
+            where = traceback.extract_tb(error.__traceback__)[-1]
             place = f"{where.filename.rpartition('tvmfun/')[2]}:{where.lineno}"
             report = {"raw": type(error).__name__, "message": str(error)[:200], "at": place, "call": call}
             print(json.dumps(report), flush=True)
