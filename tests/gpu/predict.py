@@ -98,12 +98,14 @@ class Prediction:
         name: the step.
         rows: its kernels, by rule and name.
         launches: the launches that remain when independent ones are joined.
+        packed: the bytes of the file of its module, without machine code.
         ideal: the ideal bytes.
     """
 
     name: str
     rows: dict[tuple[str, str], Row] = field(default_factory=lambda: defaultdict(Row))
     launches: int = 0
+    packed: int = 0
     ideal: float = 0
 
     @property
@@ -136,7 +138,7 @@ def predict(name: str, gpu: Gpu) -> Prediction:
     program = inlined(lowered.program, "cuda")
     module = cuda_module(pipeline.scheduled_module(program, SM_90A, donated), SM_90A, None, "it is not run")
     ideal = ideal_bytes(pipeline.rewritten(program, SM_90A))
-    result = Prediction(name, launches=len(list(module.launches())), ideal=ideal)
+    result = Prediction(name, launches=len(list(module.launches())), packed=len(module.pack()), ideal=ideal)
     for kernel, in_place in pipeline.fused_kernels(program, SM_90A, donated):
         if not kernel.is_view:
             function = function_of(kernel, in_place)

@@ -80,12 +80,14 @@ MILLISECONDS = {
     "GPT-2 124M, 8 x 1024, tensorfloat32": 40,
 }
 #: The most launches of a step in any precision.
-LAUNCHES = {"MNIST CNN": 25, "DLRM": 60, "BERT-base, 32 x 128": 450, "GPT-2 124M, 8 x 1024": 300}
+LAUNCHES = {"MNIST CNN": 25, "DLRM": 60, "BERT-base, 32 x 128": 450, "GPT-2 124M, 8 x 1024": 300, "ResNet-18": 350}
 #: The most bytes of a step, as a multiple of the ideal ones.
 MULTIPLE = 1.5
+#: The steps that are predicted. In tensorfloat32 convolutions are those of MNIST.
+PREDICTED = [name for name in TIMED if not name.endswith(", float32") and name != "ResNet-18, tensorfloat32"]
 
 
-@pytest.mark.parametrize("name", [name for name in TIMED if not name.endswith(", float32")])
+@pytest.mark.parametrize("name", PREDICTED)
 def test_predictions(name):
     found = predicted(name)
     milliseconds = MILLISECONDS.get(name, 5)
@@ -93,6 +95,7 @@ def test_predictions(name):
     # The three are reached even if no kernel moves bytes while it multiplies.
     assert name not in MILLISECONDS or found.apart * 1e3 <= milliseconds
     assert found.launches <= LAUNCHES.get(name.rpartition(", ")[0], 700)
+    assert found.packed < 1 << 20  # loops are not unrolled in the file
     assert found.bytes <= MULTIPLE * found.ideal
     # No step is faster than its operations on tensor cores.
     assert found.flops / tiles.machine("sm_90a").peaks["bfloat16"] < found.seconds <= found.apart

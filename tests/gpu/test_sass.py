@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.emulated_products import Scheduled, cubin, needs_nvcc, scheduled
 from support.sass import instructions, needs_nvdisasm
-from support.steps import FULL
+from support.steps import bert_step
 
 import tvmfun
 import tvmfun.numpy as tnp
@@ -14,6 +14,7 @@ from tvmfun.core.inline import inlined
 from tvmfun.execute import input_positions
 from tvmfun.lower import pipeline
 from tvmfun.lower import target as targets
+from tvmfun.models import BERTConfig
 
 # A main loop's dtype, tile and part of a warp, as its functions are named.
 _LOOP = re.compile(r"#define tvmfun_(\w+?)_(\d+)x(\d+)x(\d+)x(\d+)x(\d+)_[km]{2}(_wgmma\d?)?\n")
@@ -72,7 +73,7 @@ def test_products_have_the_instructions_of_their_main_loop(dtype, arch, size, tm
 @needs_nvdisasm
 @pytest.mark.slow
 def test_every_product_of_bert_in_bfloat16_is_on_tensor_cores(tmp_path):
-    step, types = FULL["bert-base-bfloat16"]()
+    step, types = bert_step(BERTConfig(), 32, 128, "bfloat16")
     target = targets.resolve({"kind": "cuda", "arch": "sm_90a"})
     lowered = tvmfun.jit(step, donate_argnums=0, target=target).lower(*types)
     donated = input_positions(lowered.program, lowered.donated)

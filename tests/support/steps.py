@@ -1,4 +1,4 @@
-"""Training steps of six networks, small ones and those of benchmarks, for what is checked without running them."""
+"""Training steps of six networks, for what is checked without running them."""
 
 from __future__ import annotations
 
@@ -134,12 +134,4 @@ SMALL: dict[str, Callable[[], Step]] = {
     "lstm": lambda: lstm_step(LSTMConfig(512, 64, 64, 1), 8, 16),
     "dlrm": lambda: dlrm_step(DLRMConfig((1000, 50, 7), bottom=(64, 32), top=(64,)), 32),
     "resnet": lambda: resnet_step(_RESNET, 8, 16),
-}
-#: Steps of the sizes that benchmarks have, by name.
-FULL: dict[str, Callable[[], Step]] = {
-    "bert-base-bfloat16": lambda: bert_step(BERTConfig(), 32, 128, "bfloat16"),
-    "gpt2-124M": lambda: gpt2_step(GPT2Config(), 8, 1024),
-    "lstm": lambda: lstm_step(LSTMConfig(10_000, 650, 650, 2), 32, 64),
-    "dlrm": lambda: dlrm_step(DLRMConfig((10_000,) * 26), 256),
-    "resnet18": lambda: resnet_step(ResNetConfig.resnet18(), 32, 224),
 }
