@@ -298,11 +298,11 @@ COMPILED = {
 
 
 # Others have the same source on all architectures, and all cases have it on sm_80 and sm_100: each is compiled for one
-# of these, and what needs most registers for both.
+# of these, and those of half precision for sm_90a.
 BY_ARCH = {
-    "sm_80": ("bfloat16-64", "float16-32", "bfloat16-everything", "tf32-64", "float32-everything"),
+    "sm_80": ("bfloat16-64", "float16-32", "bfloat16-everything", "tf32-64"),
     "sm_90a": ("bfloat16-64", "bfloat16-128", "bfloat16-everything"),
-    "sm_100": ("bfloat16-128", "bfloat16-everything", "float32-64", "float32-128", "float32-everything"),
+    "sm_100": ("bfloat16-128", "float32-64", "float32-128", "float32-everything"),
 }
 
 
