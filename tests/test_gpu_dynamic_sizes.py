@@ -149,7 +149,7 @@ TILED = {
                   lambda b: [draw(b, b % 4 + 1, 24), draw(b, 16, 24)]),
     "convolution": ("product", tvmfun.value_and_grad(
         lambda w, x: tnp.sum(tnp.sin(nn.functional.conv2d(x, w, padding="SAME"))), argnums=(0, 1)), (None, X),
-        lambda b: [draw(3, 3, 8, 16) * 0.2, draw(b, 6, 5, 8)]),
+        lambda b: [draw(3, 3, 8, 16) * 0.2, draw(b, 6, 4, 8)]),
     "tf32 rows": ("product", lambda x, w: tnp.matmul(x, w, **TF32), (X, None), lambda b: [draw(b, 40), draw(40, 48)]),
     "tf32 terms": ("product", lambda x, g: tnp.matmul(x.T, g, **TF32), (X, X), lambda b: [draw(b, 40), draw(b, 48)]),
     "bfloat16 rows": ("product", tvmfun.amp(gelu_of_product), (X, None), lambda b: [draw(b, 64), draw(128, 64)]),

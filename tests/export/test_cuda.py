@@ -227,7 +227,7 @@ def statuses(*words, **variables):
 @pytest.mark.slow
 def test_damaged_libraries(library, tmp_path):
     content, rng = library.read_bytes(), np.random.default_rng(1)
-    damaged = [tmp_path / f"{i}.so" for i in range(300)]
+    damaged = [tmp_path / f"{i}.so" for i in range(100)]
     for i, path in enumerate(damaged):
         changed = bytearray(content[: rng.integers(len(content))] if i % 2 else content)
         if not i % 2:

@@ -145,16 +145,6 @@ def check_machine_code(program):
     assert all(cubin.image[:4] == b"\x7fELF" for cubin in module.cubins)
 
 
-@pytest.mark.slow
-@needs_compiler
-def test_the_mnist_step_becomes_machine_code():
-    optimizer = mnist.make_optimizer(1.0, 0.7, 62)
-    state = tvmfun.eval_shape(partial(mnist.start, optimizer), random.key(0))
-    images, labels = ShapeDtype((64, 28, 28, 1), "float32"), ShapeDtype((64,), "int32")
-    step = tvmfun.jit(partial(mnist.train_step, optimizer), target=SM_90)
-    check_machine_code(step.lower(state, images, labels).program)
-
-
 def products_and_masks(x, w, b, mask, rows):
     """Products with what may be fused to them, and bools among it: arguments, conditions and results."""
     y, dtype = x @ w, x.dtype
