@@ -53,7 +53,7 @@ class Functional:
     def types(self) -> tuple:
         """The types of the step's arguments, without the arguments."""
         spec = lambda array: self.spec(array.shape, array.dtype)
-        params, state, batch = (self.map(spec, values) for values in self.case.arrays())
+        params, state, batch = (self.map(spec, values) for values in self.case.examples())
         opt_state = self.eval_shape(self.transform.init, params)
         return (params, state, opt_state, self.eval_shape(lambda: self.namespace.random.key(0))), batch
 
