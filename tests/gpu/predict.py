@@ -30,6 +30,7 @@ from tvmfun.execute import input_positions
 from tvmfun.lower import kernel_cache, pipeline
 from tvmfun.lower import target as targets
 from tvmfun.lower.codegen.cuda.launches import cuda_module
+from tvmfun.lower.codegen.relax_module import ModuleBuilder
 from tvmfun.lower.cost_analysis import moved_by
 from tvmfun.lower.fusion.fuse import fuse, style
 from tvmfun.lower.fusion.in_place import InPlace
@@ -136,10 +137,12 @@ def predict(name: str, gpu: Gpu) -> Prediction:
     lowered = tvmfun.jit(runner.run.__wrapped__, donate_argnums=0, target=SM_90A).lower(carry, batch)
     donated = input_positions(lowered.program, lowered.donated)
     program = inlined(lowered.program, "cuda")
-    module = cuda_module(pipeline.scheduled_module(program, SM_90A, donated), SM_90A, None, "it is not run")
+    fused = pipeline.fused_kernels(program, SM_90A, donated)
+    scheduled = ModuleBuilder(program, SM_90A, kernel_cache.scheduled).build(fused)
+    module = cuda_module(scheduled, SM_90A, None, "it is not run")
     ideal = ideal_bytes(pipeline.rewritten(program, SM_90A))
     result = Prediction(name, launches=len(list(module.launches())), packed=len(module.pack()), ideal=ideal)
-    for kernel, in_place in pipeline.fused_kernels(program, SM_90A, donated):
+    for kernel, in_place in fused:
         if not kernel.is_view:
             function = function_of(kernel, in_place)
             row = result.rows[str(function.attrs["tvmfun.rule"]), kernel.name]
