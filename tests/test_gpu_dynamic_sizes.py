@@ -128,7 +128,7 @@ def attention_step(*arguments, **options):
     return tvmfun.value_and_grad(loss, argnums=(0, 1, 2))(q, k, v, *(given or [{}]))
 
 
-def factors(b, length=33, heads=4, width=16):
+def factors(b, length=33, heads=2, width=16):
     return [draw(b, length, heads, width, seed=i) for i in range(3)]
 
 
@@ -165,7 +165,7 @@ TILED = {
     "lengths": ("attention", lambda q, k, v, n: attention_step(q, k, v, {"key_value_seq_lengths": n}), (X,) * 4,
                 lambda b: [*factors(b), np.arange(1, b + 1, dtype=np.int32) % 33]),
     "groups": ("attention", attention_step, (X,) * 3,
-               lambda b: [draw(b, 40, 4, 16), *(draw(b, 33, 2, 16, seed=i) for i in (1, 2))]),
+               lambda b: [draw(b, 40, 2, 16), *(draw(b, 33, 1, 16, seed=i) for i in (1, 2))]),
     "bfloat16 attention": ("attention", tvmfun.amp(partial(attention_step, is_causal=True)), (X,) * 3,
                            lambda b: factors(b, 64, 2, 64)),
 }  # fmt: skip

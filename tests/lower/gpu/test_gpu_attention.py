@@ -5,6 +5,8 @@ The emulator runs the CUDA source thread by thread.
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 from support import oracle
@@ -98,28 +100,34 @@ CASES = {
 }
 
 
-@needs_gxx
-@pytest.mark.slow
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
-@pytest.mark.parametrize("name", CASES)
-def test_kernels_are_the_formula(name, arch, kernels_draw):
+@cache
+def case(name):
+    """The format of a case, its parameters, factors and options, and the results and cotangents of the formula."""
     format, optional, params, *own = CASES[name]
-    if arch == "sm_90a" and "16" not in format:
-        pytest.skip("only half precision is multiplied by wgmma")
     sizes = own[0] if own else (37, 75, 4, 2, 40)
     dtype = "float32" if format == "tf32" else format
     params = {**PLAIN, **params, "optional": optional, "precision": "tensorfloat32" if format == "tf32" else None}
     options = options_of(optional, *sizes[:3])
-    query, key, value, g = (np.asarray(tnp.asarray(x, dtype)) for x in arrays(*sizes))
+    factors = [np.asarray(tnp.asarray(x, dtype)) for x in arrays(*sizes)]
     with oracle.x64():
-        wide = [x.astype("float64") for x in (query, key, value)]
 
         @jax.jit
         def results_and_gradients(g, *wide):
             (result, sums), pull = jax.vjp(lambda *x: formula(*x, options, **params), *wide)
             return result, sums, *pull((g, jnp.zeros_like(sums)))
 
-        result, sums, *expected = map(np.asarray, results_and_gradients(g.astype("float64"), *wide))
+        *wide, g = (x.astype("float64") for x in factors)
+        return format, params, factors, options, [np.asarray(x) for x in results_and_gradients(g, *wide)]
+
+
+@needs_gxx
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("name", CASES)
+def test_kernels_are_the_formula(name, arch, kernels_draw):
+    if arch == "sm_90a" and "16" not in CASES[name][0]:
+        pytest.skip("only half precision is multiplied by wgmma")
+    format, params, (query, key, value, g), options, (result, sums, *expected) = case(name)
     (ours, our_sums), rules = emulate(lambda *x: attention(*x, **params), query, key, value, *options, arch=arch)
     assert rules == ["attention"]
     np.testing.assert_array_equal(np.isinf(our_sums), np.isinf(sums))

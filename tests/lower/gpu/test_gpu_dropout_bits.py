@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 from support.emulated_products import emulate, needs_gxx, needs_nvcc, resources, scheduled
@@ -89,22 +91,29 @@ def test_values_do_not_change(name):
         np.testing.assert_array_equal(np.asarray(got), np.asarray(expected))
 
 
+@cache
+def on_cpu(name):
+    """The function of a case, its arguments, and its results on the CPU."""
+    dtype, sizes, optional, each, params = CASES[name]
+    factors, options = arguments(dtype, *sizes, optional=optional, each=each)
+    given = [np.asarray(x) for x in (*factors, *options.values())]
+    run = both_ops(options, params)
+    return run, given, [np.asarray(x) for x in tvmfun.jit(run)(*given)]
+
+
 @needs_gxx
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("name", CASES)
 def test_kernels_drop_what_the_cpu_drops(name, arch, monkeypatch):
-    dtype, sizes, optional, each, params = CASES[name]
+    dtype, *_ = CASES[name]
     if arch == "sm_90a" and "16" not in dtype:
         pytest.skip("only half precision is multiplied by wgmma")
-    factors, options = arguments(dtype, *sizes, optional=optional, each=each)
-    given = [np.asarray(x) for x in (*factors, *options.values())]
-    run = both_ops(options, params)
+    run, given, expected = on_cpu(name)
     results, rules = emulate(run, *given, arch=arch, orders=1)
     assert rules.count("attention") == 2 and "block" in rules
     bound = {"bfloat16": 1.5e-2, "float16": 2e-3}.get(dtype, 6e-3 if name == "tf32" else 1e-5)
-    for ours, theirs in zip(results, tvmfun.jit(run)(*given), strict=True):
-        theirs = np.asarray(theirs)
+    for ours, theirs in zip(results, expected, strict=True):
         np.testing.assert_array_equal(np.isinf(ours), np.isinf(theirs))
         ours, theirs = (np.where(np.isinf(x), 0, x) for x in (ours, theirs))
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=bound * max(1, np.abs(theirs).max()))
