@@ -251,7 +251,7 @@ def test_transforms_loops_and_functions_of_numpy(function):
     agrees(function, lambda n: (floats(n, 5),), (B,), (1, 2, 7, 70), tolerance=1e-4)
 
 
-@pytest.mark.quick("cross_entropy")
+@pytest.mark.quick("int8-cross_entropy")
 @pytest.mark.parametrize("function", [nn.losses.cross_entropy, nn.losses.nll_loss], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("dtype", ["int8", "int64", "uint32"])
 def test_a_dynamic_number_of_classes(function, dtype):
