@@ -43,7 +43,7 @@ def check(function: Any, *inputs: Any, **options: Any) -> None:
 
 
 @pytest.mark.quick("mnist")
-@pytest.mark.parametrize("name", ["mnist", "resnet18", "mobilenet", "bert", "gpt2"])
+@pytest.mark.parametrize("name", ["mnist", "resnet", "mobilenet", "bert", "gpt2"])
 def test_networks(name: str):
     net = made(getattr(torch_nets, name))
     module, (args, kwargs, labels) = net.module.train(), net.batches[0]

@@ -28,7 +28,7 @@ from tvmfun.interop.torch.graphs import operator_name  # noqa: E402
 pytestmark = pytest.mark.interop
 
 KEY = random.key(0)
-NETS = ["mnist", "resnet18", "mobilenet", "bert", "gpt2", "language_model", "translator", "lstm"]
+NETS = ["mnist", "resnet", "mobilenet", "bert", "gpt2", "language_model", "translator", "lstm"]
 
 
 def converted(module: Any, *inputs: Any, **options: Any) -> tuple:
@@ -412,7 +412,7 @@ def test_second_derivatives_and_batches_of_models():
 
 
 def test_pictures_are_moved_once():
-    net = made(torch_nets.resnet18)
+    net = made(torch_nets.resnet)
     (x,), _, _ = net.batches[0]
     function, params, state = from_torch(net.module, (x,))
     program = tvmfun.trace(function)(params, state, np.asarray(x))

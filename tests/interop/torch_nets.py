@@ -116,14 +116,15 @@ def mnist() -> Net:
     return Net(MnistNet((0.0, 0.0)), pictures((4, 1, 28, 28)), NLL)
 
 
-def resnet18() -> Net:
-    config = models.ResNetConfig(blocks=(2, 2, 2, 2), width=8, num_classes=10)
+def resnet() -> Net:
+    """A ResNet-18 of two stages: blocks with and without a projection."""
+    config = models.ResNetConfig(blocks=(2, 1), width=8, num_classes=10)
 
     class Nchw(torch_models.ResNet):
         def forward(self, images: Any) -> Any:
             return super().forward(images.permute(0, 2, 3, 1))
 
-    return Net(Nchw(config), pictures((4, 3, 64, 64)), CLASSES)
+    return Net(Nchw(config), pictures((4, 3, 32, 32)), CLASSES)
 
 
 def mobilenet() -> Net:
@@ -156,13 +157,13 @@ def gpt2() -> Net:
 
 
 def language_model() -> Net:
-    sizes = {"d_model": 32, "nhead": 2, "num_layers": 2, "dim_feedforward": 64}
+    sizes = {"d_model": 32, "nhead": 2, "num_layers": 1, "dim_feedforward": 64}
     model = torch_models.TransformerLanguageModel(models.TransformerConfig(vocab_size=60, dropout=0.0, **sizes))
     return Net(Tokens(model), [((tokens(3, 12),), {}, (tokens(36),)) for _ in range(2)], CLASSES)
 
 
 def translator() -> Net:
-    sizes = {"d_model": 32, "nhead": 2, "num_layers": 2, "dim_feedforward": 64}
+    sizes = {"d_model": 32, "nhead": 2, "num_layers": 1, "dim_feedforward": 64}
     model = torch_models.Translator(models.TransformerConfig(vocab_size=60, dropout=0.0, **sizes))
     batch = (tokens(3, 10), tokens(3, 12), torch.tensor([10, 7, 4]))
     return Net(Tokens(model), [(batch, {}, (tokens(36),)) for _ in range(2)], CLASSES)
