@@ -84,12 +84,12 @@ FORMS: dict[str, tuple[Form, bool]] = {
 
 
 def cases(context: str, dtype: str) -> Iterator[tuple[str, Form, tuple[int, int]]]:
-    """Yields a quarter of the forms and shapes: any form and shape meet in each context, and with each dtype."""
-    every = [
-        (name, form, shape) for name, (form, is_square) in FORMS.items() for shape in (SQUARES if is_square else SHAPES)
-    ]
-    parts = len(DTYPES)
-    yield from every[([*CONTEXTS, "donated"].index(context) + DTYPES.index(dtype)) % parts :: parts]
+    """Yields an eighth of the forms and shapes: of form, shape, context and dtype, any two meet."""
+    first = 3 * [*CONTEXTS, "donated"].index(context) + 2 * DTYPES.index(dtype)
+    for number, (name, (form, is_square)) in enumerate(FORMS.items(), first):
+        for i, shape in enumerate(SQUARES if is_square else SHAPES, number):
+            if i % len(SHAPES) == 0:
+                yield name, form, shape
 
 
 def _loop(form: Form) -> Callable:
