@@ -31,7 +31,7 @@ class Theirs:
 
 def same(make, *arguments, rtol=1e-9):
     with oracle.x64():
-        expected = jax.device_get(make(Theirs)(*arguments))
+        expected = jax.device_get(jax.jit(make(Theirs))(*arguments))
     for run in (make(Ours), tvmfun.jit(make(Ours))):
         got = run(*arguments)
         leaves, wanted = tree.leaves(got), jax.tree_util.tree_leaves(expected)
@@ -101,11 +101,14 @@ COLLECTIVES = {
 def test_collectives(name):
     f = COLLECTIVES[name]
     data = RNG.normal(size=(4, 4, 8))
-    each = lambda m: m.ops.vmap(lambda x: f(m, x) ** 2, axis_name="i")
-    same(each, data)
-    same(lambda m: m.ops.grad(lambda x: m.np.sum(each(m)(x))), data)
-    same(lambda m: m.ops.vmap(m.ops.grad(lambda x: m.np.sum(f(m, x) ** 2)), axis_name="i"), data)
-    same(lambda m: m.ops.vmap(each(m)), np.stack([data, data * 2]))
+
+    def every(m):
+        each = m.ops.vmap(lambda x: f(m, x) ** 2, axis_name="i")
+        of_sum = m.ops.grad(lambda x: m.np.sum(each(x)))
+        of_each = m.ops.vmap(m.ops.grad(lambda x: m.np.sum(f(m, x) ** 2)), axis_name="i")
+        return lambda x: (each(x), of_sum(x), of_each(x), m.ops.vmap(each)(m.np.stack([x, x * 2])))
+
+    same(every, data)
 
 
 def test_pbroadcast():  # JAX's has no derivative
@@ -235,13 +238,21 @@ def test_errors_of_vmap():
 
 @pytest.mark.slow
 def test_jacobians():
-    for name in ("jacfwd", "jacrev"):
-        same(lambda m, name=name: getattr(m.ops, name)(vector(m)), V)
-        same(lambda m, name=name: getattr(m.ops, name)(lambda x, y: {"p": x * y, "q": m.np.sum(x)}, (0, 1)), V, V * 2)
-        same(lambda m, name=name: getattr(m.ops, name)(lambda x: (x * x, x[0]), has_aux=True), V)
-    same(lambda m: m.ops.hessian(scalar(m)), PARAMS)
-    same(lambda m: m.ops.jacfwd(m.ops.jacfwd(vector(m))), V)
-    same(lambda m: m.ops.jacrev(m.ops.jacfwd(m.ops.jacrev(vector(m)))), V)
+    def every(m):
+        f = vector(m)
+
+        def call(x, params):
+            results = []
+            for jacobian in (m.ops.jacfwd, m.ops.jacrev):
+                results.append(jacobian(f)(x))
+                results.append(jacobian(lambda x, y: {"p": x * y, "q": m.np.sum(x)}, (0, 1))(x, x * 2))
+                results.append(jacobian(lambda x: (x * x, x[0]), has_aux=True)(x))
+            nested = m.ops.jacfwd(m.ops.jacfwd(f))(x), m.ops.jacrev(m.ops.jacfwd(m.ops.jacrev(f)))(x)
+            return results, m.ops.hessian(scalar(m))(params), nested
+
+        return call
+
+    same(every, V, PARAMS)
 
 
 @pytest.mark.slow
@@ -378,16 +389,19 @@ def test_an_imported_if_is_a_branch():
 
 @pytest.mark.slow
 def test_empty_arrays_in_every_transform():
-    f = lambda m: lambda x: m.np.sin(x) * m.np.sum(x)
+    def every(m):
+        f = lambda x: m.np.sin(x) * m.np.sum(x)
+        summed = lambda x: m.np.sum(f(x))
+        batched, mapped = m.ops.vmap(m.ops.grad(summed)), m.ops.grad(lambda x: m.np.sum(m.lax.map(f, x)))
+
+        def call(x, none, two, three):
+            jacobians = m.ops.jacfwd(f)(x), m.ops.jacrev(f)(x), m.ops.hessian(summed)(x)
+            return *jacobians, batched(three), batched(none), m.ops.jvp(f, (x,), (x,)), mapped(two)
+
+        return call
+
     for shape in ((0,), (2, 0)):
-        empty = np.zeros(shape)
-        same(lambda m: m.ops.jacfwd(f(m)), empty)
-        same(lambda m: m.ops.jacrev(f(m)), empty)
-        same(lambda m: m.ops.hessian(lambda x: m.np.sum(f(m)(x))), empty)
-        same(lambda m: m.ops.vmap(m.ops.grad(lambda x: m.np.sum(f(m)(x)))), np.zeros((3, *shape)))
-        same(lambda m: m.ops.vmap(m.ops.grad(lambda x: m.np.sum(f(m)(x)))), np.zeros((0, *shape)))
-        same(lambda m: lambda x: m.ops.jvp(f(m), (x,), (x,)), empty)
-        same(lambda m: m.ops.grad(lambda x: m.np.sum(m.lax.map(f(m), x))), np.zeros((2, *shape)))
+        same(every, np.zeros(shape), *(np.zeros((n, *shape)) for n in (0, 2, 3)))
 
 
 @pytest.mark.slow
