@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 from support import oracle
@@ -78,6 +80,7 @@ def visible(length=T, keys=S, causal=False, window=None, mask=True, queries=None
 MASK = RNG.random((1, N, T, S)) < 0.3
 MASK[:, :, 5] = False
 MASK[:, 2, 7] = False
+BIAS, BIAS_OF_KEYS = RNG.normal(size=(1, N, T, S)), RNG.normal(size=(B, 1, 1, S))
 QUERIES, COUNTS = np.asarray([13, T], "int32"), np.asarray([40, 0], "int32")
 
 CASES = {
@@ -90,32 +93,46 @@ CASES = {
         {"is_causal": True, "mask": MASK, "query_seq_lengths": QUERIES, "key_value_seq_lengths": COUNTS},
         {"visible": visible(causal=True, mask=MASK, queries=QUERIES, counts=COUNTS), "query_seq_lengths": QUERIES},
     ),
-    "bias": ({"bias": RNG.normal(size=(1, N, T, S))}, {"bias": None}),
-    "bias of keys": ({"bias": RNG.normal(size=(B, 1, 1, S))}, {"bias": None}),
+    "bias": ({"bias": BIAS}, {"bias": BIAS}),
+    "bias of keys": ({"bias": BIAS_OF_KEYS}, {"bias": BIAS_OF_KEYS}),
 }
 
 
-def both(settings, expected, given):
-    """Value and gradients, ours and those of the formula."""
+def value_and_gradients(m, function, given, settings):
+    """The leaves of the value and the gradients; a bias among the settings is an argument, too."""
     g = np.cos(np.arange(given[0].size)).reshape(given[0].shape)
     settings = dict(settings)
-    given = (*given, settings.pop("bias")) if "bias" in settings else given
-    expected = {name: value for name, value in expected.items() if name != "bias"}
+    bias = settings.pop("bias", None)
+    given = given if bias is None else (*given, bias)
+    run = lambda *a: m.value_and_grad(lambda *a: (function(*a, **settings) * g).sum(), tuple(range(len(a))))(*a)
+    return m.tree.leaves(m.jit(lambda *a: (function(*a, **settings), *run(*a)))(*given))
 
-    def of(m, function, **kwargs):
-        run = lambda *a: m.value_and_grad(lambda *a: (function(*a, **kwargs) * g).sum(), tuple(range(len(a))))(*a)
-        return m.jit(lambda *a: (function(*a, **kwargs), *run(*a)))(*given)
 
-    ours = of(tvmfun, dot_product_attention, **settings)
+def by_formula(given, settings):
     with oracle.x64():
-        return tvmfun.tree.leaves(ours), jax.tree_util.tree_leaves(of(jax, formula, **expected))
+        return value_and_gradients(jax, formula, given, settings)
+
+
+def compare(ours, theirs):
+    for got, expected in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(np.asarray(got), expected, rtol=1e-10, atol=1e-11)
+
+
+GIVEN = arrays()
+
+
+@cache
+def expected_of(name):
+    """The formula's results, which are those of every way."""
+    _, settings = CASES[name]
+    return by_formula(GIVEN, settings)
 
 
 @pytest.mark.quick("in blocks-causal", "as on GPUs-lengths")
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_gradients(name, way):
-    for ours, theirs in zip(*both(*CASES[name], arrays()), strict=True):
-        np.testing.assert_allclose(np.asarray(ours), theirs, rtol=1e-10, atol=1e-11)
+    settings, _ = CASES[name]
+    compare(value_and_gradients(tvmfun, dot_product_attention, GIVEN, settings), expected_of(name))
 
 
 @pytest.mark.slow
@@ -134,8 +151,8 @@ def test_odd_sizes(length, keys, heads, monkeypatch):
     blocks(monkeypatch)
     given = arrays(batch=1, length=length, keys=keys, heads=heads, groups=1, width=3)
     expected = {"visible": visible(length, keys, causal=True)}
-    for ours, theirs in zip(*both({"is_causal": True}, expected, given), strict=True):
-        np.testing.assert_allclose(np.asarray(ours), theirs, rtol=1e-10, atol=1e-11)
+    ours = value_and_gradients(tvmfun, dot_product_attention, given, {"is_causal": True})
+    compare(ours, by_formula(given, expected))
 
 
 @pytest.mark.parametrize("shape", [(0, T, S), (B, 0, S), (B, T, 0)])
@@ -171,7 +188,7 @@ def test_narrow_floats(dtype, tolerance, way):
     wide = [np.asarray(x.astype("float32")) for x in given]
     loss = lambda f: lambda *a: f(*a).astype("float32").sum()
     ours = tvmfun.jit(lambda *a: (dot_product_attention(*a), tvmfun.grad(loss(dot_product_attention))(*a)))(*given)
-    theirs = formula(*wide), jax.grad(loss(formula))(*wide)
+    theirs = jax.jit(lambda *a: (formula(*a), jax.grad(loss(formula))(*a)))(*wide)
     for a, b in zip(ours, theirs, strict=True):
         assert str(a.dtype) == dtype
         np.testing.assert_allclose(np.asarray(a.astype("float32")), b, rtol=tolerance, atol=tolerance)
@@ -186,8 +203,8 @@ def test_dropout(way):
     rate, key = 0.25, random.key(3)
     keep = np.asarray(random.bernoulli(key, 1 - rate, (B, N, T, S))) / (1 - rate)
     settings = {"dropout_rate": rate, "dropout_key": key, "is_causal": True}
-    for ours, theirs in zip(*both(settings, {"keep": keep, "visible": visible(causal=True)}, arrays()), strict=True):
-        np.testing.assert_allclose(np.asarray(ours), theirs, rtol=1e-10, atol=1e-11)
+    given, expected = arrays(), {"keep": keep, "visible": visible(causal=True)}
+    compare(value_and_gradients(tvmfun, dot_product_attention, given, settings), by_formula(given, expected))
 
 
 def test_dropout_of_nothing(way):
@@ -229,7 +246,7 @@ def test_vmap(way):
 
     def of(m, function):
         loss = lambda q, k, v, n: (function(q, k, v, n) ** 2).sum()
-        return m.vmap(m.value_and_grad(loss, (0, 1)), in_axes=(0, None, 0, 0))(query, key[0], value, counts)
+        return m.jit(m.vmap(m.value_and_grad(loss, (0, 1)), in_axes=(0, None, 0, 0)))(query, key[0], value, counts)
 
     ours = of(
         tvmfun, lambda q, k, v, n: dot_product_attention(q[None], k[None], v[None], key_value_seq_lengths=n[None])
