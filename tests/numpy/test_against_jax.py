@@ -382,94 +382,102 @@ made("meshgrid", lambda xp, x, y: xp.meshgrid(x, y), ROW, VECTOR)
 made("meshgrid", lambda xp, x, y, z: xp.meshgrid(x, y, z, indexing="ij", sparse=True), ROW, VECTOR, ROW)
 
 
-def ids() -> list[Any]:
-    seen: dict[str, int] = {}
-    params = []
+def groups() -> list[Any]:
+    """For each function one case alone, and the others, which are one Program of each library: it compiles sooner."""
+    named: dict[str, list[Case]] = {}
     for one in CASES:
-        count = seen[one.name] = seen.get(one.name, -1) + 1
-        # One way to call each function every time, the others once in a while.
-        params.append(pytest.param(one, id=f"{one.name}-{count}", marks=[pytest.mark.slow] if count else []))
-    return params
+        named.setdefault(one.name, []).append(one)
+    # One way to call each function every time, the others once in a while.
+    first = [pytest.param([cases[0]], id=f"{name}-0") for name, cases in named.items()]
+    others = [(name, cases[1:]) for name, cases in named.items() if len(cases) > 1]
+    return first + [pytest.param(cases, id=f"{name}-others", marks=pytest.mark.slow) for name, cases in others]
 
 
-@pytest.mark.parametrize("one", ids())
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_value_and_derivative_are_those_of_jax(one: Case):
-    moving = [i for i, x in enumerate(one.arguments) if x.dtype == np.float64] if one.differentiable else []
-
-    def leaves_of(xp: Any, library: Any) -> Callable[..., list[Any]]:
-        """The results, as a list of leaves, of the arguments that are differentiated."""
-
-        def function(*values: Any) -> list[Any]:
-            full = list(one.arguments)
-            for i, value in zip(moving, values, strict=True):
-                full[i] = value
-            return list(library.leaves(one.function(xp, *map(xp.asarray, full))))
-
-        return function
-
-    point = [one.arguments[i] for i in moving]
-    with x64():
-        theirs, ours = leaves_of(jnp, jax.tree), leaves_of(tnp, tree)
-        shapes = jax.eval_shape(theirs, *point)
-        chosen = [i for i, x in enumerate(shapes) if dtypes.is_float(x.dtype)]
-        cotangents = [np.random.default_rng(i).uniform(-1, 1, shapes[i].shape) for i in chosen]
-
-        def both(module: Any, function: Callable[..., list[Any]]) -> Callable[..., Any]:
-            def compute(point: list[Any], cotangents: list[Any]) -> Any:
-                if not moving:
-                    return function(), []
-                _, pull = module.vjp(lambda *v: [function(*v)[i] for i in chosen], *point)
-                return function(*point), list(pull(cotangents))
-
-            return compute
-
-        expected, gradients = jax.tree.map(np.asarray, jax.jit(both(jax, theirs))(point, cotangents))
-    values, derivatives = tvmfun.jit(both(tvmfun, ours))(point, cotangents)
-    assert len(values) == len(expected)
-    for got, want in zip(values, expected, strict=True):
-        assert got.shape == want.shape
-        if want.dtype.kind in "iu":
-            assert dtypes.is_integer(got.dtype)
-        np.testing.assert_allclose(np.asarray(got), want, rtol=1e-9, atol=1e-11)
-    for got, want in zip(derivatives, gradients, strict=True):
-        np.testing.assert_allclose(np.asarray(got), want, rtol=1e-8, atol=1e-10)
-
-
+TOLERANCES = {dtypes.float64: 1e-9, dtypes.bfloat16: 5e-2}
 #: What JAX does not compute in bfloat16, and where its rounding decides between two results.
 NOT_IN_BFLOAT16 = ("linalg.", "interp", "unwrap")
 
 
-def mapped(one: Case, library: Any, xp: Any, is_moving: list[bool]) -> Callable[..., Any]:
-    """The function for each example of the moving arguments, which are stacked along the first axis."""
-    leaves = tree.leaves if library is tvmfun else jax.tree.leaves
-    function = lambda *full: leaves(one.function(xp, *map(xp.asarray, full)))
-    return library.vmap(function, tuple(0 if moves else None for moves in is_moving))
+class Comparison:
+    """A case with cotangents of its results, and batches of two examples in double and in half precision."""
+
+    def __init__(self, one: Case) -> None:
+        self.one = one
+        self.moving = [i for i, x in enumerate(one.arguments) if x.dtype == np.float64] if one.differentiable else []
+        self.point = [one.arguments[i] for i in self.moving]
+        shapes = jax.eval_shape(self.function(jnp, jax.tree.leaves), *self.point)
+        self.chosen = [i for i, x in enumerate(shapes) if dtypes.is_float(x.dtype)]
+        self.cotangents = [np.random.default_rng(i).uniform(-1, 1, shapes[i].shape) for i in self.chosen]
+        self.tolerances = dict(TOLERANCES) if self.moving else {}
+        if one.name.startswith(NOT_IN_BFLOAT16):
+            self.tolerances.pop(dtypes.bfloat16, None)
+        # Near enough to the first example to be in the domain, too.
+        examples = lambda x, dtype: np.stack([x, 0.97 * x + 0.01]).astype(dtype)
+        self.batches = [
+            [examples(x, dtype) if i in self.moving else x for i, x in enumerate(one.arguments)]
+            for dtype in self.tolerances
+        ]
+
+    @property
+    def inputs(self) -> tuple:
+        return self.point, self.cotangents, self.batches
+
+    def function(self, xp: Any, leaves: Callable) -> Callable[..., list[Any]]:
+        """The results, as a list of leaves, of the arguments that are differentiated."""
+
+        def function(*values: Any) -> list[Any]:
+            full = list(self.one.arguments)
+            for i, value in zip(self.moving, values, strict=True):
+                full[i] = value
+            return list(leaves(self.one.function(xp, *map(xp.asarray, full))))
+
+        return function
+
+    def computed(self, module: Any, xp: Any, leaves: Callable) -> Callable[..., tuple]:
+        """The values and the derivatives at the point, and the values of each batch."""
+        function = self.function(xp, leaves)
+        of_all = lambda *full: leaves(self.one.function(xp, *map(xp.asarray, full)))
+        axes = tuple(0 if i in self.moving else None for i in range(len(self.one.arguments)))
+
+        def compute(point: list[Any], cotangents: list[Any], batches: list[Any]) -> tuple:
+            if not self.moving:
+                return function(), [], []
+            _, pull = module.vjp(lambda *v: [function(*v)[i] for i in self.chosen], *point)
+            return function(*point), list(pull(cotangents)), [module.vmap(of_all, axes)(*full) for full in batches]
+
+        return compute
+
+    def check(self, got: tuple, expected: tuple) -> None:
+        (values, derivatives, batches), (expected_values, gradients, references) = got, expected
+        for ours, theirs in zip(values, expected_values, strict=True):
+            assert ours.shape == theirs.shape
+            if theirs.dtype.kind in "iu":
+                assert dtypes.is_integer(ours.dtype)
+            np.testing.assert_allclose(np.asarray(ours), theirs, rtol=1e-9, atol=1e-11)
+        for ours, theirs in zip(derivatives, gradients, strict=True):
+            np.testing.assert_allclose(np.asarray(ours), theirs, rtol=1e-8, atol=1e-10)
+        for tolerance, results, wanted in zip(self.tolerances.values(), batches, references, strict=True):
+            for ours, theirs in zip(results, wanted, strict=True):
+                assert ours.dtype == theirs.dtype or (ours.dtype.kind, theirs.dtype.kind) == ("i", "i")
+                wide = [np.asarray(x).astype(np.float64) for x in (ours, theirs)]
+                np.testing.assert_allclose(*wide, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.quick("maximum-0", "argsort-0", "linalg.inv-0")
-@pytest.mark.parametrize("one", ids())
+@pytest.mark.parametrize("cases", groups())
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_batches_in_double_and_in_half_precision_are_those_of_jax(one: Case):
-    is_moving = [x.dtype == np.float64 for x in one.arguments]
-    if not one.differentiable or not any(is_moving):
-        pytest.skip("nothing is mapped")
-    tolerances = {dtypes.float64: 1e-9, dtypes.bfloat16: 5e-2}
-    if one.name.startswith(NOT_IN_BFLOAT16):
-        del tolerances[dtypes.bfloat16]
-    # Near enough to the first example to be in the domain, too.
-    examples = lambda x, dtype: np.stack([x, 0.97 * x + 0.01]).astype(dtype)
-    arguments = [
-        [examples(x, dtype) if moves else x for x, moves in zip(one.arguments, is_moving, strict=True)]
-        for dtype in tolerances
-    ]
-    # One program for all dtypes compiles in less time than one for each.
-    of_all = lambda *names: lambda batches: [mapped(one, *names, is_moving)(*full) for full in batches]
+def test_values_derivatives_and_batches_are_those_of_jax(cases: list[Case]):
     with x64():
-        expected = jax.jit(of_all(jax, jnp))(arguments)
-    got = tvmfun.jit(of_all(tvmfun, tnp))(arguments)
-    for tolerance, results, references in zip(tolerances.values(), got, expected, strict=True):
-        for ours, theirs in zip(results, references, strict=True):
-            assert ours.dtype == theirs.dtype or (ours.dtype.kind, theirs.dtype.kind) == ("i", "i")
-            wide = [np.asarray(x).astype(np.float64) for x in (ours, theirs)]
-            np.testing.assert_allclose(*wide, rtol=tolerance, atol=tolerance)
+        compared = [Comparison(one) for one in cases]
+        inputs = [each.inputs for each in compared]
+        of_all = lambda *names: (
+            lambda inputs: [each.computed(*names)(*given) for each, given in zip(compared, inputs, strict=True)]
+        )
+        expected = jax.tree.map(np.asarray, jax.jit(of_all(jax, jnp, jax.tree.leaves))(inputs))
+    got = tvmfun.jit(of_all(tvmfun, tnp, tree.leaves))(inputs)
+    for i, (each, *results) in enumerate(zip(compared, got, expected, strict=True)):
+        try:
+            each.check(*results)
+        except AssertionError as error:
+            error.add_note(f"case {i}: {each.one.name} of {[x.shape for x in each.one.arguments]}")
+            raise
