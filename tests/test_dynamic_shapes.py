@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.derivatives import in_numpy
 
 import tvmfun
 import tvmfun.numpy as tnp
@@ -40,14 +41,14 @@ def same(got: Any, expected: Any, tolerance: float = 2e-5) -> None:
 
 
 def agrees(function, arguments, dynamic_shapes, sizes=SIZES, tolerance: float = 2e-5) -> None:
-    """One compile serves all sizes, with the results of a function that is compiled for each."""
-    dynamic, static = jit(function, dynamic_shapes=dynamic_shapes), jit(function)
+    """One compile serves all sizes, with the results that NumPy computes for each."""
+    dynamic = jit(function, dynamic_shapes=dynamic_shapes)
     calls = [arguments(n) for n in sizes]
     with counted() as events:
         results = [dynamic(*call) for call in calls]
     assert events.compiles + events.loads <= 1
     for call, result in zip(calls, results, strict=True):
-        same(result, static(*call), tolerance)
+        same(result, in_numpy(function, *call)(*call), tolerance)
 
 
 # -- training steps --------------------------------------------------------------------------------------------
@@ -80,15 +81,14 @@ def test_a_step_of_a_small_network(make):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_a_step_of_the_mnist_network_with_dropout_and_adadelta():
     optimizer = mnist.make_optimizer(1.0, 0.7, 62)
     state = jit(partial(mnist.start, optimizer))(random.key(0))
     arguments = lambda n: (state, floats(n, 28, 28, 1), labels(n))
     spec = {"images": {0: "b"}, "labels": {0: "b"}}
-    # Static convolutions are computed by Winograd's algorithm and round differently; where an activation is nearly 0,
-    # that decides about its gradient, and the first step of Adadelta is as large for small gradients as for large ones.
-    agrees(partial(mnist.train_step, optimizer), arguments, spec, tolerance=1e-3)
+    # Where an activation is nearly 0, rounding decides about its gradient, and the first step of Adadelta is as large
+    # for small gradients as for large ones.
+    agrees(partial(mnist.train_step, optimizer), arguments, spec, sizes=(1, 7, 100), tolerance=1e-3)
 
 
 @pytest.mark.slow
@@ -183,7 +183,7 @@ PROGRAMS = {
         (B,),
     ),
     "attention": (attention, lambda n: (floats(2, n, 16),) * 3, ({1: "t"},) * 3),
-    "heads": (heads, lambda n: (floats(3, n, 16), floats(16, 16)), ({0: "b", 1: "t"},)),
+    "heads": (heads, lambda n: (floats(3, n, 16), floats(16, 16) / 4), ({0: "b", 1: "t"},)),
     "recurrent": (
         recurrent,
         lambda n: (floats(4, 4) / 2, floats(n + 1, n, 4), floats(n, 4)),
