@@ -310,9 +310,9 @@ def resnet() -> Net:
 
 
 def mobilenet() -> Net:
-    """The first MobileNet: thirteen depthwise and pointwise convolutions."""
+    """The first MobileNet with nine of its thirteen depthwise and pointwise convolutions."""
     w = Writer()
-    plan = [(8, 1), (10, 2), (10, 1), (12, 2), (12, 1), (14, 2), *[(14, 1)] * 5, (16, 2), (16, 1)]
+    plan = [(8, 1), (10, 2), (10, 1), (12, 2), (12, 1), (14, 2), (14, 1), (16, 2), (16, 1)]
     x = convolution(w, w.input("data", 1, 3, 64, 64), "stem", 3, 6, 3, strides=[2, 2], padding=[1, 1, 1, 1])
     channels = 6
     for i, (width, stride) in enumerate(plan):
@@ -332,9 +332,9 @@ def mobilenet() -> Net:
 
 
 def densenet() -> Net:
-    """A DenseNet with a fifth of the layers of DenseNet-121, and a growth of 2."""
+    """A DenseNet with a tenth of the layers of DenseNet-121, and a growth of 2."""
     w = Writer()
-    blocks, growth = (2, 3, 5, 3), 2
+    blocks, growth = (1, 2, 2, 1), 2
     x = convolution(w, w.input("data", 1, 3, 32, 32), "stem", 3, 4, 7, strides=[2, 2], padding=[3, 3, 3, 3])
     x = w.op("nn.max_pool2d", x, pool_size=[3, 3], strides=[2, 2], padding=[1, 1, 1, 1])
     channels = 4
@@ -434,8 +434,9 @@ _STEM = [(3, 2, 0), (3, 1, 0), (3, 1, 1), "pool", (1, 1, 0), (3, 1, 0), "pool"]
 
 
 def inception() -> Net:
+    """The third Inception with one block of each kind."""
     w = Writer()
-    width, blocks = 3, "aaabccccdee"
+    width, blocks = 3, "abcde"
 
     def conv(x: str, name: str, inputs: int, entry: Any) -> str:
         size, stride, padding = entry
