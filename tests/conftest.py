@@ -25,6 +25,8 @@ if _workers > 1:
     os.environ.setdefault("TVMFUN_NUM_THREADS", str(max(2, (os.cpu_count() or 1) // _workers)))
     # Idle threads of OpenMP spin for long where cores are shared: oracles of PyTorch took up to 100 times the CPU time.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+# OpenBLAS spins, too, and reads this as NumPy is imported: workers inherit it.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Bytes at which caches are dropped first, and how many more the process then has to have before they are again: what
 # imported packages and live tests keep may exceed the first limit, and each time takes about a second.
 _MOST_RESIDENT, _GROWTH = 3 << 30, 1 << 30
