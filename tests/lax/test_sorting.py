@@ -70,10 +70,10 @@ def test_top_k(dtype, k):
 # Blocks depend on the size and on k, and what is compared on the dtype.
 LONG_ROWS = [
     *(("float32", size, k) for size in (1030, 1024, 4999) for k in (1, 3, 20)),
-    *(("bfloat16", 1030, 1), ("bfloat16", 1024, 3), ("bfloat16", 4999, 20)),
-    *(("int8", 1030, 3), ("int8", 1024, 20), ("int8", 4999, 1)),
-    *(("uint16", 1030, 20), ("uint16", 1024, 1), ("uint16", 4999, 3)),
-    *(("int64", 1030, 1), ("int64", 1024, 20), ("int64", 4999, 3)),
+    *(("bfloat16", 1030, 1), ("bfloat16", 4999, 20)),
+    *(("int8", 1024, 20), ("int8", 4999, 1)),
+    *(("uint16", 1030, 20), ("uint16", 1024, 3)),
+    *(("int64", 1024, 1), ("int64", 4999, 3)),
     *(("bool", 1030, 3), ("bool", 4999, 20)),
 ]
 
