@@ -30,7 +30,7 @@ def run(seeds: str, count: int, how: str, directory: Path) -> list[dict]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("seeds", "count", "how"), [("0", 1, "compiled"), ("1,2", 5, "evaluated")])
+@pytest.mark.parametrize(("seeds", "count", "how"), [("0", 1, "compiled"), ("1,2", 3, "evaluated")])
 def test_wrong_calls_raise_errors_of_ours(seeds, count, how, tmp_path):
     assert run(seeds, count, how, tmp_path) == []
 

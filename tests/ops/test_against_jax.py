@@ -24,9 +24,9 @@ from tvmfun import dtypes, errors
 from tvmfun import numpy as tnp
 from tvmfun.core.op import REGISTRY
 
-# Dispatch does not depend on the dtype, and schedules for dynamic sizes on the width of its elements alone: the last of
-# each width that an op takes.
-EAGER = ("bool", "int32", "bfloat16", "float64")
+# Dispatch and rules of batching do not depend on the dtype, and schedules for dynamic sizes on the width of its elements
+# alone: the last of each width that an op takes.
+WHOLE = ("bool", "int32", "bfloat16", "float64")
 DYNAMIC = ("bool", "int8", "int32", "int64", "bfloat16", "float32", "float64")
 TOLERANCES = {"bfloat16": 4e-2, "float16": 5e-3, "float32": 2e-4}
 #: What has float results and no derivative.
@@ -66,6 +66,7 @@ class Comparison:
 
     def __init__(self, name: str, dtype: np.dtype, draw: Draw) -> None:
         self.op, self.oracle, self.dtype = REGISTRY[name], ORACLES[name], dtype
+        self.is_whole = dtypes.NAMES[dtype] in WHOLE
         self.forms: dict[str, int] = {}
         self.refusal = ""
         self.static: set[str] = set()
@@ -95,20 +96,22 @@ class Comparison:
 
     def of_jax(self, arguments: Any, tangents: Any, stacked: Any) -> tuple:
         """The value, the derivatives and the batched value."""
-        return (*self.whole(jax, jnp.cos, self.theirs, arguments, tangents), jax.vmap(self.theirs)(*stacked))
+        batched = jax.vmap(self.theirs)(*stacked) if self.is_whole else ()
+        return *self.whole(jax, jnp.cos, self.theirs, arguments, tangents), batched
 
     def of_ours(self, arguments: Any, tangents: Any, stacked: Any) -> tuple:
         """The same, here."""
-        return (*self.whole(tvmfun, tnp.cos, self.ours, arguments, tangents), tvmfun.vmap(self.ours)(*stacked))
+        batched = tvmfun.vmap(self.ours)(*stacked) if self.is_whole else ()
+        return *self.whole(tvmfun, tnp.cos, self.ours, arguments, tangents), batched
 
     def check(self, got: tuple, expected: tuple, has_dynamic: bool) -> None:
         """Compares the results, eager ones, and those of a dynamic axis."""
         value, moved, batched = expected
-        if dtypes.NAMES[self.dtype] in EAGER:
+        if self.is_whole:
             self.agree("eager", parts(self.ours(*map(tnp.asarray, self.arguments))), value, self.avals)
+            self.agree("vmap", parts(got[2]), parts(batched), None)
         self.agree("jit", got[0], value, self.avals)
         self.agree_on_derivatives("", got[1], moved)
-        self.agree("vmap", parts(got[2]), parts(batched), None)
         if has_dynamic:
             self.dynamic(value, moved)
 

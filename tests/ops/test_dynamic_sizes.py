@@ -20,7 +20,7 @@ from tvmfun.core.op import REGISTRY
 
 # Ops that need more than a size of at least 1, or static sizes, and their errors.
 REFUSED = {
-    "dropout_bits": r"\[dropout_bits\] it depends on the call whether b > 1.*a static size",
+    "dropout_bits": r"\[dropout_bits\] keys must fit scores .* where b is a dynamic size",
     "dynamic_slice": r"\[dynamic_slice\] it depends on the call whether b >= 2.*min=2",
     "dynamic_update_slice": r"\[dynamic_update_slice\] it depends on the call whether b >= 2.*min=2",
 }

@@ -33,9 +33,9 @@ def test_edited_texts_are_read_or_refused():
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(2))
 def test_edited_programs_compile_and_run(part: int):
-    found = [*outcomes(loaded(range(1400 * part, 1400 * part + 1400)))]
+    found = [*outcomes(loaded(range(1000 * part, 1000 * part + 1000)))]
     assert [one for one in found if one.is_bad] == []
-    assert sum(one.outcome == "ran" for one in found) > 300
+    assert sum(one.outcome == "ran" for one in found) > 200
 
 
 def test_a_crash_and_a_hang_are_seen(monkeypatch: pytest.MonkeyPatch):
