@@ -23,7 +23,7 @@ from tvmfun.interop.torch import from_torch  # noqa: E402
 
 pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("outside_of_unittest")]
 
-SAMPLES = 4
+SAMPLES = 3
 LARGEST = 4000
 
 NAMES = [
