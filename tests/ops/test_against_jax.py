@@ -24,8 +24,8 @@ from tvmfun import dtypes, errors
 from tvmfun import numpy as tnp
 from tvmfun.core.op import REGISTRY
 
-# Dispatch and rules of batching do not depend on the dtype, and schedules for dynamic sizes on its width alone: the last
-# of each width that an op takes.
+# Rules of batching do not depend on the dtype, and schedules for dynamic sizes on its width alone: the last of each width
+# that an op takes.
 WHOLE = ("bool", "int32", "bfloat16", "float64")
 DYNAMIC = ("bool", "int8", "int32", "int64", "bfloat16", "float32", "float64")
 TOLERANCES = {"bfloat16": 4e-2, "float16": 5e-3, "float32": 2e-4}
