@@ -24,7 +24,7 @@ from tvmfun import dtypes, errors
 from tvmfun import numpy as tnp
 from tvmfun.core.op import REGISTRY
 
-# Rules of batching do not depend on the dtype, and schedules for dynamic sizes on its width alone: the last of each width
+# Rules of batching do not depend on the dtype, schedules for dynamic sizes on its width alone: the last of each width
 # that an op takes.
 WHOLE = ("bool", "int32", "bfloat16", "float64")
 DYNAMIC = ("bool", "int8", "int32", "int64", "bfloat16", "float32", "float64")
