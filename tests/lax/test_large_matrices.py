@@ -27,10 +27,9 @@ every_dtype = pytest.mark.parametrize("dtype", DTYPES)
 
 def crossed(sizes):
     """The parameters of a test, each with its own sizes."""
+    keys = lambda key: key if isinstance(key, tuple) else (key,)
     return [
-        pytest.param(
-            *(key if isinstance(key, tuple) else (key,)), *getattr(n, "values", (n,)), marks=getattr(n, "marks", ())
-        )
+        pytest.param(*keys(key), *getattr(n, "values", (n,)), marks=getattr(n, "marks", ()))
         for key, numbers in sizes.items()
         for n in numbers
     ]
