@@ -135,8 +135,6 @@ OPS = [
 @pytest.mark.parametrize(("name", "cases"), OPS)
 def test_every_op(name: str, cases: list[Case]):
     """The cases are one Program, of which each result is checked."""
-    narrow = [[x.astype(np.float32) if x.dtype == np.float64 else x for x in case.arguments] for case in cases]
-    params = [
-        {k: "int32" if (name, v) == ("bitcast", "int64") else v for k, v in case.params.items()} for case in cases
-    ]
-    check(lambda given: [REGISTRY[name](*each, **own) for each, own in zip(given, params, strict=True)])(narrow)
+    narrow = [case.narrowed(name) for case in cases]
+    of_all = lambda given: [REGISTRY[name](*xs, **case.params) for xs, case in zip(given, narrow, strict=True)]
+    check(of_all)([case.arguments for case in narrow])

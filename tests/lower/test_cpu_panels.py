@@ -302,8 +302,11 @@ def test_panels_are_packed_for_many_rows_of_a_task(packed, m, n, cores, blocks):
 @pytest.mark.parametrize(
     ("m", "k", "columns", "cores"),
     [
-        *((70, 64, columns, 1) for columns in (1, 15, 16, 17, 31, 33, 3 * 16 + 5)),
-        *((101, 333, columns, 2) for columns in (1, 15, 16, 17, 31, 33, 3 * 16 + 5)),
+        *(
+            (*sizes, columns, cores)
+            for *sizes, cores in ((70, 64, 1), (101, 333, 2))
+            for columns in (1, 15, 16, 17, 31, 33, 3 * 16 + 5)
+        ),
         (70, 64, 17, 2),
         (101, 333, 15, 1),
     ],

@@ -422,28 +422,32 @@ class Comparison:
     def inputs(self) -> tuple:
         return self.point, self.cotangents, self.batches
 
+    def whole(self, xp: Any, leaves: Callable) -> Callable[..., list[Any]]:
+        """The results, as a list of leaves, of all arguments."""
+        return lambda *full: list(leaves(self.one.function(xp, *map(xp.asarray, full))))
+
     def function(self, xp: Any, leaves: Callable) -> Callable[..., list[Any]]:
-        """The results, as a list of leaves, of the arguments that are differentiated."""
+        """The same, of the arguments that are differentiated."""
+        whole = self.whole(xp, leaves)
 
         def function(*values: Any) -> list[Any]:
             full = list(self.one.arguments)
             for i, value in zip(self.moving, values, strict=True):
                 full[i] = value
-            return list(leaves(self.one.function(xp, *map(xp.asarray, full))))
+            return whole(*full)
 
         return function
 
     def computed(self, module: Any, xp: Any, leaves: Callable) -> Callable[..., tuple]:
         """The values and the derivatives at the point, and the values of each batch."""
-        function = self.function(xp, leaves)
-        of_all = lambda *full: leaves(self.one.function(xp, *map(xp.asarray, full)))
+        whole, function = self.whole(xp, leaves), self.function(xp, leaves)
         axes = tuple(0 if i in self.moving else None for i in range(len(self.one.arguments)))
 
         def compute(point: list[Any], cotangents: list[Any], batches: list[Any]) -> tuple:
             if not self.moving:
                 return function(), [], []
             _, pull = module.vjp(lambda *v: [function(*v)[i] for i in self.chosen], *point)
-            return function(*point), list(pull(cotangents)), [module.vmap(of_all, axes)(*full) for full in batches]
+            return function(*point), list(pull(cotangents)), [module.vmap(whole, axes)(*full) for full in batches]
 
         return compute
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,3 +22,9 @@ class Case:
     params: dict[str, Any] = field(default_factory=dict)
     order: int = 2
     exact: bool = False
+
+    def narrowed(self, op: str) -> Case:
+        """The case of this op in single precision; a bitcast of float64 to int64 becomes one to int32."""
+        arguments = tuple(x.astype(np.float32) if x.dtype == np.float64 else x for x in self.arguments)
+        params = {k: "int32" if (op, v) == ("bitcast", "int64") else v for k, v in self.params.items()}
+        return replace(self, arguments=arguments, params=params)

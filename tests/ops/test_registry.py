@@ -58,12 +58,11 @@ def test_value_is_numpys_in_eager_and_jit(op: Op, case: Case):
 
 @pytest.mark.parametrize(("op", "case"), [pytest.param(REGISTRY[name], CASES[name][0], id=name) for name in CASES])
 def test_value_in_single_precision(op: Op, case: Case):
-    narrow = [x.astype(np.float32) if x.dtype == np.float64 else x for x in case.arguments]
-    params = {k: "int32" if (op.name, v) == ("bitcast", "int64") else v for k, v in case.params.items()}
-    expected = outputs(case.reference(*narrow, **params))
-    result = outputs(op(*map(tvmfun.numpy.asarray, narrow), **params))
+    case = case.narrowed(op.name)
+    expected = outputs(case.reference(*case.arguments, **case.params))
+    result = outputs(op(*map(tvmfun.numpy.asarray, case.arguments), **case.params))
     for got, reference in zip(result, expected, strict=True):
-        if dtypes.is_float(got.dtype) and any(x.dtype == np.float32 for x in narrow):
+        if dtypes.is_float(got.dtype) and any(x.dtype == np.float32 for x in case.arguments):
             assert got.dtype == np.float32
         np.testing.assert_allclose(np.asarray(got, np.float64), np.asarray(reference, np.float64), 2e-5, 1e-5)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from op_cases import CASES, Case
-from op_cases.dynamic import B, can_be_dynamic, grown, variants
+from op_cases.dynamic import can_be_dynamic, grown, variants
 
 import tvmfun
 import tvmfun.numpy as tnp
-from tvmfun import Dim, lax, reference
+from tvmfun import lax, reference
+from tvmfun.core import dims
 from tvmfun.core.op import REGISTRY
 from tvmfun.errors import TvmfunError
 
@@ -43,17 +44,12 @@ def test_no_elements(name: str):
     for case in filter(can_be_dynamic, CASES[name]):
         for axes, params in variants(case):
             arguments = grown(case, axes, 0)
-            static = {key: _without(B, value) for key, value in params.items()}
+            static = {key: dims.at(value, {"b": 0}) for key, value in params.items()}
             try:
                 program = tvmfun.trace(lambda *xs, static=static: REGISTRY[name](*xs, **static))(*arguments)
             except TvmfunError:
                 continue
             reference.evaluate(program, arguments)
-
-
-def _without(size: Dim, value: object) -> object:
-    """The value with zeros instead of a dynamic size."""
-    return tuple(0 if part is size else part for part in value) if isinstance(value, tuple) else value
 
 
 LOOPS = {

@@ -53,23 +53,19 @@ def test_the_records_say_which_ops_are_computed_how():
 
 @pytest.mark.parametrize("name", [name for name in CASES if REGISTRY[name].precision not in ("low", "summing")])
 def test_alone_no_other_op_changes(name: str):
-    op, case = REGISTRY[name], CASES[name][0]
-    narrow = [x.astype(np.float32) if x.dtype == np.float64 else x for x in case.arguments]
-    params = {k: "int32" if (name, v) == ("bitcast", "int64") else v for k, v in case.params.items()}
-    apply = lambda *xs: op(*xs, **params)
-    plain = str(tvmfun.trace(apply)(*narrow))
+    op, case = REGISTRY[name], CASES[name][0].narrowed(name)
+    apply = lambda *xs: op(*xs, **case.params)
+    plain = str(tvmfun.trace(apply)(*case.arguments))
     for policy in ("bfloat16", MOST["float16"]):
-        mixed = str(tvmfun.trace(amp(apply, policy))(*narrow))
+        mixed = str(tvmfun.trace(amp(apply, policy))(*case.arguments))
         assert mixed == plain
 
 
 def test_tensorfloat32_is_a_parameter_of_every_product_and_of_nothing_else():
     for name, cases in CASES.items():
-        op, case = REGISTRY[name], cases[0]
-        narrow = [x.astype(np.float32) if x.dtype == np.float64 else x for x in case.arguments]
-        params = {k: "int32" if (name, v) == ("bitcast", "int64") else v for k, v in case.params.items()}
-        apply = lambda *xs, op=op, params=params: op(*xs, **params)
-        mixed, plain = (str(tvmfun.trace(f)(*narrow)) for f in (amp(apply, "tensorfloat32"), apply))
+        op, case = REGISTRY[name], cases[0].narrowed(name)
+        apply = lambda *xs, op=op, params=case.params: op(*xs, **params)
+        mixed, plain = (str(tvmfun.trace(f)(*case.arguments)) for f in (amp(apply, "tensorfloat32"), apply))
         is_product = op.precision in ("low", "summing")
         assert ("precision='tensorfloat32'" in mixed) == is_product
         assert is_product or mixed == plain
