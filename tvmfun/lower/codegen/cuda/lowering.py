@@ -10,16 +10,19 @@ import tvm
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 from tvm.target import Target
-from tvm.tirx import AllocBuffer, Stmt
+from tvm.tirx import AllocBuffer, AttrStmt, Stmt
 
 from tvmfun.errors import TargetError
 from tvmfun.lower.codegen.cuda.constants import with_plain_constants
 from tvmfun.lower.codegen.cuda.cubins import PLACEHOLDER, KernelSource
 from tvmfun.lower.codegen.cuda.tensor_maps import tensor_maps, with_maps
+from tvmfun.lower.tir.truncated_quotients import truncate_quotients
 from tvmfun.lower.tir.walk import called, find, rewrite
 
 # The function that rounds to bfloat16, and the line that declares it.
 _ROUND, _BFLOAT16 = "__float2bfloat16_rn", "#include <cuda_bf16.h>"
+# What a loop over the threads of a block, or over blocks, has become.
+_EXTENT = "thread_extent"
 # The line before the kernels in a source that TVM writes.
 _FIRST_KERNEL = re.compile(r'^extern "C" ', re.MULTILINE)
 
@@ -101,6 +104,22 @@ def _of_rounded(cast: tirx.Cast) -> ir.Expr:
     inner = cast.value
     is_exact = str(cast.ty) == "bfloat16" and isinstance(inner, tirx.Cast) and str(inner.value.ty) == "bfloat16"
     return inner.value if is_exact and str(inner.ty) == "float32" else cast
+
+
+@tvm.transform.module_pass(opt_level=0, name="tvmfun.TruncateQuotients")
+def _truncate_quotients(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
+    """Truncated quotients in kernels; hosts compute launches and sizes of memory by floor division."""
+
+    def changed(function: tirx.PrimFunc) -> tirx.PrimFunc:
+        def kernel(launch: AttrStmt) -> AttrStmt:
+            if launch.attr_key != _EXTENT or getattr(launch.body, "attr_key", None) == _EXTENT:
+                return launch
+            body = truncate_quotients(launch.body, function.body)
+            return AttrStmt(launch.node, launch.attr_key, launch.value, body)
+
+        return function.with_body(rewrite(function.body, (AttrStmt, kernel)))
+
+    return tvm.IRModule({name: changed(f) for name, f in module.functions.items()}, attrs=module.attrs)
 
 
 def _parts(module: tvm.IRModule) -> tuple[tvm.IRModule, tvm.IRModule]:
@@ -225,6 +244,7 @@ def _splitting(is_dynamic: bool) -> tvm.transform.Pass:
             s_tir.transform.InferFragment(),
             s_tir.transform.LowerThreadAllreduce(),
             s_tir.transform.MergeSharedMemoryAllocations(),
+            *([_truncate_quotients] if is_dynamic else []),
             tirx.transform.SplitHostDevice(),
         ]
     )
