@@ -305,7 +305,7 @@ class TestThreads:
         for path in saves:
             assert np.ptp(np.asarray(checkpoints.load(path, like)["x"])) == 0
 
-    @pytest.mark.parametrize("calls", [300, pytest.param(10_000, marks=pytest.mark.slow)])
+    @pytest.mark.parametrize("calls", [300, pytest.param(5_000, marks=pytest.mark.slow)])
     def test_donated_and_read_beside(self, calls):
         """Eight threads that donate one array, or read it in some way: right results or errors."""
         n = 3_000

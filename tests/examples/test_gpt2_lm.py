@@ -5,6 +5,7 @@ import re
 import resource
 import signal
 import sys
+from dataclasses import replace
 
 import corpora
 import gpt2_lm
@@ -19,7 +20,9 @@ LINES = ["the cat sat on the mat", "a dog ran after the cat", "on the mat a dog 
 
 
 @pytest.fixture
-def corpus(tmp_path):
+def corpus(tmp_path, monkeypatch):
+    mini = gpt2_lm.SIZES["mini"]
+    monkeypatch.setitem(gpt2_lm.SIZES, "mini", lambda words: replace(mini(words), n_layer=2))
     path = tmp_path / "corpus.txt"
     path.write_text("\n".join(LINES[i % 3] for i in range(400)))
     return path

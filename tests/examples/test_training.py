@@ -148,12 +148,20 @@ def test_logs_with_infinities_and_damaged_lines(tmp_path):
     assert curve.read(tmp_path) == [{"step": 1, "perplexity": float("inf")}]
 
 
+def test_the_curve_of_a_run_depends_on_its_log_alone(tmp_path):
+    pytest.importorskip("matplotlib")
+    for name in ("one", "other"):
+        training.train(task(), options(tmp_path / name))
+    one, other = (tmp_path / name / "curve.svg" for name in ("one", "other"))
+    assert b"<svg" in one.read_bytes() and one.read_bytes() == other.read_bytes()
+    assert one.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+
+
 def address(array):
     return np.from_dlpack(array.tensor).ctypes.data
 
 
-def test_a_checkpoint_does_not_move_the_parameters(tmp_path, monkeypatch):
-    monkeypatch.setattr(training.curve, "draw", lambda runs, path: None)
+def test_a_checkpoint_does_not_move_the_parameters(tmp_path):
     state, addresses = {"table": tnp.zeros((100, 4))}, []
 
     @tvmfun.jit(donate_argnums=0)

@@ -696,8 +696,9 @@ _samples = [
     for i, m in enumerate(("bilinear", "nearest", "bicubic"))
     for j, p in enumerate(_paddings)
     for c in (True, False)
-    # Where the corners are matters to reflections; elsewhere it moves the grid alone.
-    if p == "reflection" or c == (i + j) % 2
+    # Where the corners are matters to reflections; elsewhere it moves the grid alone. TVM takes two seconds to compile
+    # bicubic samples of reflections.
+    if (p == "reflection" and m != "bicubic") or c == (i + j) % 2
 ]
 CASES["image.grid_sample"] = [
     Case((floats(2, 2, 4, 5), _grid), _samples, tolerance=1e-4),
@@ -705,8 +706,7 @@ CASES["image.grid_sample"] = [
         (floats(1, 2, 3, 4, 5), floats(1, 3, 2, 3, 2, low=-1.4, high=1.3, seed=9)),
         [
             lambda x, g, m=m, p=p: image.grid_sample(x, g, m, "NCDHW", p, False)
-            for m in ("bilinear", "nearest")
-            for p in _paddings
+            for m, p in (("bilinear", "zeros"), ("bilinear", "border"), ("nearest", "reflection"))
         ],
         tolerance=1e-4,
     ),

@@ -192,7 +192,7 @@ TEXT_DAMAGES = {
     "huge": huge,
 }
 FILE_DAMAGES = {"truncated": truncated, "flipped": flipped, "dtype": dtype_bytes, "huge": huge_bytes}
-COUNTS = (30, 1000)
+COUNTS = (30, 500)
 
 
 @pytest.mark.quick("*-30")

@@ -387,7 +387,7 @@ class TestInterrupts:
     @pytest.mark.slow
     @pytest.mark.filterwarnings("ignore:.*gc_callback:pytest.PytestUnraisableExceptionWarning")
     def test_at_any_time(self, seconds):
-        count = 50
+        count = 30
         rng, interrupts = np.random.default_rng(0), 0
         for n in range(4 * count):
             f = self.made(float(n))
