@@ -45,6 +45,8 @@ def _flags_of_xla() -> list[str]:
 
 
 os.environ.setdefault("XLA_FLAGS", " ".join(_flags_of_xla()))
+# Exceptions that are expected keep their tracebacks: JAX looks at the files of all frames to shorten them.
+os.environ.setdefault("JAX_TRACEBACK_FILTERING", "off")
 # Tests must not see what earlier versions compiled.
 os.environ["TVMFUN_CACHE_DIR"] = ""
 
