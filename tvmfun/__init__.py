@@ -7,10 +7,10 @@ step at a time, into one TVM module.
 from importlib.metadata import PackageNotFoundError as _PackageNotFoundError
 from importlib.metadata import version as _version
 
-from tvmfun._collection import paused_collection as _paused_collection
+from tvmfun._garbage_collection import paused as _paused_garbage_collection
 
 # Imports make no garbage; to look for it among so many objects takes a sixth of the time.
-with _paused_collection():
+with _paused_garbage_collection():
     from tvmfun import _tvm, errors, tree  # noqa: F401  # TVM comes first
     from tvmfun import flatten_util as flatten_util
     from tvmfun import image as image

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def paused_collection() -> Iterator[None]:
+def paused() -> Iterator[None]:
     """Switches the garbage collector off for a block, if it is on."""
     was_enabled = gc.isenabled()
     gc.disable()
