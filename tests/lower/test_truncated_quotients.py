@@ -120,6 +120,14 @@ def test_what_is_not_negative():
     assert kept(i // 8) and kept(i % 16)  # shifts
 
 
+def test_a_proof_looks_at_each_pair_of_numbers_once():
+    n = integer("n")
+    number: Any = integer("i")
+    for _ in range(9):  # took minutes
+        number = tirx.Sub(tirx.Mul(number, tirx.const(3, "int32")), tirx.FloorMod(number, n))
+    assert not kept(tirx.FloorMod(number, n + 1))
+
+
 def test_variables_of_other_variables():
     i, j = integer("i"), integer("j")
     for first, is_kept in ((-1, True), (0, False)):

@@ -36,15 +36,17 @@ def truncate_quotients(kernel: Stmt, function: Stmt) -> Stmt:
 
 
 class _Signs:
-    """What the form of integer expressions tells about their signs."""
+    """Signs of integer expressions, as far as their form tells them."""
 
     def __init__(self, function: Stmt) -> None:
         self._unknown: set[ir.Var] = set()
+        self._known: dict[Any, bool] = {}
         nodes = find(function, For, tirx.Bind, tirx.Let)
         bound = [(node.loop_var, node.min) if isinstance(node, For) else (node.var, node.value) for node in nodes]
         # Inner definitions come first, so those that depend on an outer one are found in another round.
         while new := [var for var, value in bound if var not in self._unknown and not self.is_nonnegative(value)]:
             self._unknown.update(new)
+            self._known.clear()
 
     def truncates(self, quotient: tirx.FloorDiv | tirx.FloorMod) -> bool:
         """Whether both operands of a quotient are not negative; powers of two become shifts without a proof."""
@@ -54,6 +56,11 @@ class _Signs:
 
     def is_nonnegative(self, value: Expr) -> bool:
         """Whether an expression is an integer of at least 0."""
+        if value not in self._known:
+            self._known[value] = self._is_nonnegative(value)
+        return self._known[value]
+
+    def _is_nonnegative(self, value: Expr) -> bool:
         kind = type(value)
         if kind is tirx.IntImm:
             return value.value >= 0
@@ -75,6 +82,11 @@ class _Signs:
 
     def _covers(self, large: Expr, small: Expr) -> bool:
         """Whether ``small <= large``, both not negative: equal terms and factors, and quotients of what is covered."""
+        if (large, small) not in self._known:
+            self._known[large, small] = self._is_covering(large, small)
+        return self._known[large, small]
+
+    def _is_covering(self, large: Expr, small: Expr) -> bool:
         if not self.is_nonnegative(small) or not self.is_nonnegative(large):
             return False
         if tvm_ffi.structural_equal(large, small):

@@ -147,7 +147,7 @@ class ContractionLoops:
         return body if self.partial.same_as(self.stage.output) else build.seq(AllocBuffer(self.partial), body)
 
     def task(self, body: Stmt) -> Stmt:
-        """What a thread runs for one task."""
+        """The function that a thread runs for one task."""
         return body
 
     def _tiles_in_cache(self) -> int | None:
