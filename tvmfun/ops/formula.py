@@ -91,11 +91,26 @@ def libm(function: str) -> Callable[..., Any]:
     return formula
 
 
-def wrapping(formula: Callable[..., Any]) -> Callable[..., Any]:
+def hidden(x: Any) -> Any:
+    """The same integer, whose value is hidden from TVM's simplifier, but not from LLVM."""
+    return (x ^ opaque(1, dtype_name(x))) ^ one(x)
+
+
+# Sums of sizes, indices and smaller constants fit into 32 bits.
+_LARGE = 1 << 24
+
+
+def wrapping(formula: Callable[..., Any], grows: bool = False) -> Callable[..., Any]:
     """The formula with integers that wrap around: computed in 64 bits, then truncated.
 
-    TVM assumes that integers do not overflow. LLVM narrows the 64 bits to the plain instruction. 64-bit integers have
-    nothing wider, and must not overflow.
+    TVM assumes that integers do not overflow, also in a truncation, so that the product of an index and a large number
+    would never be negative. LLVM narrows the 64 bits to the plain instruction. 64-bit integers have nothing wider, and
+    must not overflow.
+
+    Args:
+        formula: the formula.
+        grows: whether its results may exceed 32 bits where operands are indices: they are hidden from TVM. Those of
+            sums are not, because indices to which a number is added should be seen as such.
     """
 
     def wrapped(*xs: Any) -> Any:
@@ -103,7 +118,10 @@ def wrapping(formula: Callable[..., Any]) -> Callable[..., Any]:
         if dtype not in ("int8", "int16", "int32", "uint8", "uint16", "uint32"):
             return formula(*xs)
         wide = "uint64" if dtype.startswith("uint") else "int64"
-        return tirx.Cast(dtype, formula(*(tirx.Cast(wide, x) for x in xs)))
+        result = formula(*(tirx.Cast(wide, x) for x in xs))
+        is_large = any(isinstance(x, tirx.IntImm) and abs(x.value) >= _LARGE for x in xs)
+        is_narrow = not dtype.endswith("32")
+        return tirx.Cast(dtype, hidden(result) if grows or is_narrow or is_large else result)
 
     return wrapped
 

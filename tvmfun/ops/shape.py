@@ -509,8 +509,13 @@ def _iota_shape(*, shape: Sizes, axis: int, dtype: Dtype) -> ShapeDtype:
 
 
 def _iota(*, shape: Ints, axis: int, dtype: str) -> te.Tensor:
-    cast = formula.rounded_to_bfloat16 if dtype == "bfloat16" else lambda index: tirx.Cast(dtype, index)
-    return te.compute(shape, lambda *i: cast(i[axis]))
+    def number(index: Any) -> Any:
+        if dtype == "bfloat16":
+            return formula.rounded_to_bfloat16(index)
+        # TVM assumes that the number fits.
+        return tirx.Cast(dtype, formula.hidden(index) if dtype.endswith(("int8", "int16")) else index)
+
+    return te.compute(shape, lambda *i: number(i[axis]))
 
 
 iota = register(

@@ -63,7 +63,7 @@ subtract = pointwise(
 )
 multiply = pointwise(
     "multiply",
-    wrapping(lambda x, y: x * y),
+    wrapping(lambda x, y: x * y, grows=True),
     (lambda g, o, x, y: g * y, lambda g, o, x, y: g * x),
     spelling=relax.op.multiply,
     simplify=_multiply_simplify,

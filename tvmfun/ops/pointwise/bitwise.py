@@ -12,7 +12,7 @@ from tvm import relax, tirx
 from tvmfun import dtypes
 from tvmfun.core.expressions import dtype_name
 from tvmfun.core.op import Op
-from tvmfun.ops.formula import is_signed, zero
+from tvmfun.ops.formula import hidden, is_signed, zero
 from tvmfun.ops.pointwise.registration import INTEGERS, pointwise
 
 __all__ = ["bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "left_shift", "right_shift"]
@@ -54,5 +54,10 @@ def _defined_shift(shift: Callable, sign_extends: bool) -> Callable[..., Any]:
     return shifted
 
 
-left_shift = pointwise("left_shift", _defined_shift(lambda x, n: x << n, sign_extends=False), domain=INTEGERS)
+def _shift_left(x: Any, n: Any) -> Any:
+    # TVM takes it for a product that does not overflow. Random bits rotate unsigned numbers, which are no indices.
+    return (hidden(x) if is_signed(x) else x) << n
+
+
+left_shift = pointwise("left_shift", _defined_shift(_shift_left, sign_extends=False), domain=INTEGERS)
 right_shift = pointwise("right_shift", _defined_shift(lambda x, n: x >> n, sign_extends=True), domain=INTEGERS)
