@@ -29,7 +29,7 @@ from tvmfun.core.op import REGISTRY
 WHOLE = ("bool", "int32", "bfloat16", "float64")
 DYNAMIC = ("bool", "int8", "int32", "int64", "bfloat16", "float32", "float64")
 TOLERANCES = {"bfloat16": 4e-2, "float16": 5e-3, "float32": 2e-4}
-# Their derivatives of dynamic sizes took half of the time, and are in `test_dynamic_sizes`.
+# Dynamic sizes of these took half of the time. In double precision `test_dynamic_sizes` has their values and gradients.
 DECOMPOSITIONS = {"cholesky", "eigh", "qr", "svd"}
 #: What has float results and no derivative.
 NOT_DIFFERENTIABLE = {"bitcast"}
