@@ -21,7 +21,7 @@ from tvmfun.lower.tir.walk import called, find, rewrite
 
 # The function that rounds to bfloat16, and the line that declares it.
 _ROUND, _BFLOAT16 = "__float2bfloat16_rn", "#include <cuda_bf16.h>"
-# What a loop over the threads of a block, or over blocks, has become.
+# The key of the statements that loops over blocks and threads have become.
 _EXTENT = "thread_extent"
 # The line before the kernels in a source that TVM writes.
 _FIRST_KERNEL = re.compile(r'^extern "C" ', re.MULTILINE)
