@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
+from support.indices import value
 from tvm import ir, tirx
 
 import tvmfun
@@ -35,21 +36,6 @@ def random_index(rng: random.Random, variables: list[ir.Var], depth: int) -> Any
     if draw < 0.7:
         return inner() * rng.randint(-4, 4)
     return (tirx.floordiv if draw < 0.85 else tirx.floormod)(inner(), rng.choice([2, 3, 4, 5, 6, 8]))
-
-
-def value(index: Any, at: dict[str, int]) -> int:
-    """The index in Python's integers."""
-    if isinstance(index, tirx.IntImm):
-        return int(index.value)
-    if isinstance(index, ir.Var):
-        return at[index.name]
-    a, b = value(index.a, at), value(index.b, at)
-    kind = type(index).__name__
-    return (
-        {"Add": a + b, "Sub": a - b, "Mul": a * b}[kind]
-        if kind in ("Add", "Sub", "Mul")
-        else (a // b if kind == "FloorDiv" else a % b)
-    )
 
 
 @pytest.mark.quick("0")

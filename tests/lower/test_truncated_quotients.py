@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import pytest
+from support.indices import value
 from tvm import ir, tirx
 
 import tvmfun
@@ -34,28 +35,6 @@ def random_number(rng: random.Random, variables: list[ir.Var], depth: int) -> An
         part = rng.choice([lambda: a // n, lambda: a // n * n, lambda: tirx.min(a, inner()), lambda: inner() % a])
         return tirx.Sub(rng.choice([a, a * 3, a + inner()]), part())
     return kind(inner(), inner())
-
-
-def value(number: Any, at: dict[str, int]) -> int:
-    """The number in Python's integers; a division by zero raises."""
-    if isinstance(number, tirx.IntImm):
-        return int(number.value)
-    if isinstance(number, ir.Var):
-        return at[number.name]
-    a, b = value(number.a, at), value(number.b, at)
-    quotient = lambda: abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
-    compute = {
-        "Add": lambda: a + b,
-        "Sub": lambda: a - b,
-        "Mul": lambda: a * b,
-        "Min": lambda: min(a, b),
-        "Max": lambda: max(a, b),
-        "FloorDiv": lambda: a // b,
-        "FloorMod": lambda: a % b,
-        "Div": quotient,
-        "Mod": lambda: a - quotient() * b,
-    }
-    return compute[type(number).__name__]()
 
 
 def test_random_numbers_keep_their_values():

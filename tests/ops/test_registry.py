@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 
 import numpy as np
@@ -27,10 +26,6 @@ def test_every_op_has_a_case():
 
 def outputs(value) -> tuple:
     return value if isinstance(value, tuple) else (value,)
-
-
-def compiled(op: Op, case: Case) -> Callable:
-    return tvmfun.jit(lambda *arguments: op(*arguments, **case.params))
 
 
 @cache

@@ -96,6 +96,8 @@ def hidden(x: Any) -> Any:
     return (x ^ opaque(1, dtype_name(x))) ^ one(x)
 
 
+#: Integers into which TVM's simplifier wrongly assumes that indices fit.
+NARROW = ("int8", "int16", "uint8", "uint16")
 # Sums of sizes, indices and smaller constants fit into 32 bits.
 _LARGE = 1 << 24
 
@@ -115,13 +117,12 @@ def wrapping(formula: Callable[..., Any], grows: bool = False) -> Callable[..., 
 
     def wrapped(*xs: Any) -> Any:
         dtype = dtype_name(xs[0])
-        if dtype not in ("int8", "int16", "int32", "uint8", "uint16", "uint32"):
+        if dtype not in (*NARROW, "int32", "uint32"):
             return formula(*xs)
         wide = "uint64" if dtype.startswith("uint") else "int64"
         result = formula(*(tirx.Cast(wide, x) for x in xs))
         is_large = any(isinstance(x, tirx.IntImm) and abs(x.value) >= _LARGE for x in xs)
-        is_narrow = not dtype.endswith("32")
-        return tirx.Cast(dtype, hidden(result) if grows or is_narrow or is_large else result)
+        return tirx.Cast(dtype, hidden(result) if grows or is_large or dtype in NARROW else result)
 
     return wrapped
 

@@ -512,8 +512,7 @@ def _iota(*, shape: Ints, axis: int, dtype: str) -> te.Tensor:
     def number(index: Any) -> Any:
         if dtype == "bfloat16":
             return formula.rounded_to_bfloat16(index)
-        # TVM assumes that the number fits.
-        return tirx.Cast(dtype, formula.hidden(index) if dtype.endswith(("int8", "int16")) else index)
+        return tirx.Cast(dtype, formula.hidden(index) if dtype in formula.NARROW else index)
 
     return te.compute(shape, lambda *i: number(i[axis]))
 

@@ -14,7 +14,7 @@ from tvmfun.core.op import SimplifyRule
 from tvmfun.core.relax import Spelling
 from tvmfun.core.trace import argument
 from tvmfun.ops import formula
-from tvmfun.ops.formula import is_float, is_signed, one, opaque, wrapping, zero
+from tvmfun.ops.formula import hidden, is_float, is_signed, one, wrapping, zero
 from tvmfun.ops.pointwise.comparison import where
 from tvmfun.ops.pointwise.registration import FLOATS, constant, float_function, pointwise
 from tvmfun.ops.simplify import by_numpy, is_number, made_by
@@ -112,12 +112,12 @@ one_minus_square = float_function(
 def _abs(x: Any) -> Any:
     if not is_signed(x):
         return tirx.abs(x)
-    # abs(INT_MIN) is INT_MIN. Computed unsigned, so that LLVM sees no overflow; the two `xor`s keep TVM from concluding
+    # abs(INT_MIN) is INT_MIN. Computed unsigned, so that LLVM sees no overflow; hidden, so that TVM does not conclude
     # that the result is at least 0.
     dtype = dtype_name(x)
     below = x < zero(x)
     size = tirx.Cast(f"u{dtype}", tirx.Select(below, ~x, x)) + tirx.Cast(f"u{dtype}", below)
-    return (tirx.Cast(dtype, size) ^ opaque(1, dtype)) ^ one(x)
+    return hidden(tirx.Cast(dtype, size))
 
 
 # The derivative at 0 is that from the right: with 0 there, the square of an absolute value would have no curvature.

@@ -15,7 +15,7 @@ from tvmfun.core.op import REGISTRY, nothing
 from tvmfun.core.relax import Spelling
 from tvmfun.core.trace import argument, producer
 from tvmfun.errors import DtypeError
-from tvmfun.ops.formula import hidden, is_float, opaque, rounded_bits, zero
+from tvmfun.ops.formula import NARROW, hidden, is_float, opaque, rounded_bits, zero
 from tvmfun.ops.parameters import Dtype
 from tvmfun.ops.pointwise.comparison import differ
 from tvmfun.ops.pointwise.registration import pointwise
@@ -42,9 +42,6 @@ def _to_integer(x: Any, dtype: str) -> Any:
     return tirx.Select(tirx.And(x >= low, x < end), x.astype(dtype), outside)
 
 
-_NARROW = ("int8", "int16", "uint8", "uint16")
-
-
 def _astype(x: Any, *, dtype: str) -> Any:
     if dtype == "bool":
         return differ(x, zero(x))
@@ -52,8 +49,8 @@ def _astype(x: Any, *, dtype: str) -> Any:
         return tirx.Select(x, tirx.const(1, dtype), tirx.const(0, dtype))
     if is_float(x) and dtypes.is_integer(dtypes.canonical(dtype)):
         return _to_integer(x, dtype)
-    if dtype in _NARROW and not is_float(x) and dtype != dtype_name(x):
-        return hidden(x).astype(dtype)  # TVM assumes that the number fits
+    if dtype in NARROW and not is_float(x) and dtype != dtype_name(x):
+        return hidden(x).astype(dtype)
     return x.astype(dtype)
 
 
