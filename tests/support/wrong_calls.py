@@ -130,7 +130,7 @@ RIGHT: list[tuple[tuple[str, ...], Callable[[random.Random], Any]]] = [
     (("learning_rate", "decay", "b1", "b2", "eps", "rate", "p", "alpha", "beta"), lambda r: 0.5),
     (("mode", "padding", "side", "method", "kind", "reduction"), lambda r: r.choice(["clip", "SAME", "left", "sum"])),
     (("features", "in_features", "out_features", "num_heads", "length", "steps", "num_features"), lambda r: 2),
-    (("path", "directory", "file", "filename"), lambda r: "there is no such file"),
+    (("path", "directory", "file", "filename"), lambda r: "no such directory/file"),
     (("subscripts",), lambda r: r.choice(["ij,ij->i", "ij->ji", "ij"])),
     (("arrays", "xs", "operands", "tup"), lambda r: [floats(2, 3), floats(2, 3)]),
     (("source", "sources"), lambda r: tvmfun.data.ArraySource({"x": np.arange(6.0)})),

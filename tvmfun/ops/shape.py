@@ -78,11 +78,18 @@ def unravel_index(flat: Any, shape: Ints) -> tuple:
 def _reshape_indices(shape: Ints, source: Ints, indices: tuple) -> tuple:
     """The indices into ``source`` of the element at ``indices`` of ``shape``: axis by axis where sizes line up.
 
-    Splitting the problem at common prefixes of the sizes keeps index arithmetic, and so the kernels, simple.
+    Without axes of size 1, and split at common prefixes of the sizes, index arithmetic stays simple, and so do kernels.
     """
     positions: list = []
     i = j = 0
     while i < len(shape) or j < len(source):
+        if i < len(shape) and shape[i] == 1:
+            i += 1
+            continue
+        if j < len(source) and source[j] == 1:
+            positions.append(0)
+            j += 1
+            continue
         first_i, first_j = i, j
         left = right = 1
         while True:

@@ -1,7 +1,8 @@
 """Fusion: the equations of a Program grouped into kernels.
 
 Equations are visited from the last to the first. Each joins a kernel of its users if that saves memory traffic and
-costs little recomputation. Reshapes never join a kernel, because they are views.
+costs little recomputation. Reshapes are views, and join a kernel only where others could not join through them: those
+of parts that are stacked, and of parts that are taken apart.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tvmfun.ops.control import switch
 from tvmfun.ops.conv import conv
 from tvmfun.ops.dot import dot_general
 from tvmfun.ops.pointwise import astype
-from tvmfun.ops.shape import flip, pad, permute_dims, slice
+from tvmfun.ops.shape import concat, flip, pad, permute_dims, slice
 
 # Larger kernels save no more memory traffic, and take long to compile.
 MAX_EQUATIONS = 48
@@ -32,6 +33,8 @@ MAX_EQUATIONS = 48
 _MAX_EXPANSION = 400
 # Changes of layout that loaders of products follow, in which neighbours stay neighbours along some axis.
 _TURNS = (flip, permute_dims)
+# Ops that put parts together.
+_JOINS = (concat, pad)
 # Kinds of ops that form a kernel each.
 _CLOSED = ("opaque", "control")
 # The most times that a kernel computes each element of an expensive equation.
@@ -133,7 +136,7 @@ class _Fusion:
         elif kind in ("reduction", "contraction"):
             if not self.joins_as_core(i, around):
                 self.start(i)
-        elif kind in _CLOSED or self.equations[i].op.view:
+        elif kind in _CLOSED or (self.equations[i].op.view and not self.reshapes_part(i)):
             self.start(i)
         else:
             around, copied = self.recompute(i, around)
@@ -153,6 +156,20 @@ class _Fusion:
         inside = [user for user in self.users[i] if group in self.homes[user]]
         group.expansion[i] = max(1, sum(group.expansion[user] for user in inside))
         self.homes[i].append(group)
+
+    def reshapes_part(self, i: int) -> bool:
+        """Whether the equation adds or removes axes of size 1 between a part and what it is a part of.
+
+        That is where parts are stacked along a new axis, where they are taken from one, and in gradients of both.
+        """
+        equation = self.equations[i]
+        (source,) = equation.inputs
+        before, after = source.aval.shape, self.shape(i)
+        if [n for n in before if n != 1] != [n for n in after if n != 1]:
+            return False
+        if len(after) > len(before):
+            return all(self.equations[user].op in _JOINS for user in self.users[i])
+        return source in self.producer and self.equations[self.producer[source]].op is slice
 
     def is_repetition(self, i: int) -> bool:
         """Whether computing the equation again is cheaper than reading its result.

@@ -58,7 +58,7 @@ class Kernel:
     @property
     def is_view(self) -> bool:
         """Whether its result is its input in another shape."""
-        return self.equations[0].op.view
+        return len(self.equations) == 1 and self.equations[0].op.view
 
     @property
     def is_control(self) -> bool:

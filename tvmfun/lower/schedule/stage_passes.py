@@ -30,18 +30,21 @@ CHEAP_LOADS = 6
 SHORT_ROW = 16
 
 
-def inline_maps(stages: list[AnyStage], temps: Sequence[Buffer], branches: bool = False) -> list[AnyStage]:
+def inline_maps(
+    stages: list[AnyStage], temps: Sequence[Buffer], has_branches: Callable[[Stage], bool] = lambda stage: False
+) -> list[AnyStage]:
     """Substitutes intermediate maps into their readers where that repeats no expensive work.
 
     Args:
         stages: the stages in order.
         temps: the intermediates.
-        branches: whether a branch, such as a part of a concatenation, reads each element of an intermediate once.
+        has_branches: tells which stages have branches, such as the parts of a concatenation, that read each element of
+            an intermediate once.
     """
     stages = list(stages)
     position = 0
     while position < len(stages):
-        if _can_inline(stages, position, temps, branches):
+        if _can_inline(stages, position, temps, has_branches):
             producer = stages.pop(position)
             stages = [inline_into(stage, producer) for stage in stages]
         else:
@@ -49,7 +52,9 @@ def inline_maps(stages: list[AnyStage], temps: Sequence[Buffer], branches: bool 
     return stages
 
 
-def _can_inline(stages: Sequence[AnyStage], position: int, temps: Sequence[Buffer], branches: bool) -> bool:
+def _can_inline(
+    stages: Sequence[AnyStage], position: int, temps: Sequence[Buffer], has_branches: Callable[[Stage], bool]
+) -> bool:
     producer = stages[position]
     if not is_map(producer) or not contains(temps, producer.output):
         return False
@@ -65,9 +70,10 @@ def _can_inline(stages: Sequence[AnyStage], position: int, temps: Sequence[Buffe
         if not isinstance(stage, Stage):
             return False
         domain = build.points(stage.domain)
-        always = unconditional_loads(stage.value) if branches else reads
-        if len(reads) == 1 and not any(load.same_as(reads[0]) for load in always):
-            domain = min(domain, build.points(producer.space))
+        if len(reads) == 1 and build.points(producer.space) < domain:
+            is_always = any(load.same_as(reads[0]) for load in unconditional_loads(stage.value))
+            if not is_always and has_branches(stage):
+                domain = build.points(producer.space)
         points += len(reads) * domain
         last = later
         readers.append(stage)

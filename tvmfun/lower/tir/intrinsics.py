@@ -61,9 +61,10 @@ def _with_wide_intermediates(func: tirx.PrimFunc) -> tirx.PrimFunc:
         load = call.args[0] if called(call) == "tirx.reinterpret" else None
         if not isinstance(load, ir.TensorLoad) or load.source not in widened:
             return call
-        exact = tirx.reinterpret("uint32", widened[load.source][tuple(load.indices)])
+        lanes = str(call.ty).removeprefix("uint16")  # such as "x16"; empty for a single number
+        exact = tirx.reinterpret(f"uint32{lanes}", widened[load.source][tuple(load.indices)])
         rounded = exact + _u(0x7FFF) + (exact >> _u(16) & _u(1))
-        return tirx.Cast("uint16", rounded >> _u(16))
+        return tirx.Cast(f"uint16{lanes}", rounded >> _u(16))
 
     return wide.with_body(rewrite(wide.body, (Bind, lambda bind: Bind(bind.var, rewrite(bind.value, (ir.Call, bits))))))
 

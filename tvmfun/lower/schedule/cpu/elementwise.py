@@ -12,6 +12,7 @@ from tvm.tirx import AllocBuffer, Buffer, BufferStore, IfThenElse, Stmt
 
 from tvmfun.core import dims
 from tvmfun.lower.machine import Machine
+from tvmfun.lower.schedule.cpu.interleave import deinterleaved, interleaved, interleaving
 from tvmfun.lower.schedule.cpu.lookups import with_lookups
 from tvmfun.lower.schedule.cpu.next_rows import Fetch
 from tvmfun.lower.schedule.cpu.transpose import (
@@ -54,6 +55,10 @@ def emit_maps(
     if not axes:
         return _point(stages, env, private)
     if len(stages) == 1:
+        if found := interleaving(lead, axes, machine):
+            inner = list(found.members[0].space[prefix:])
+            nest = _emit_along(found.members, env, inner, machine, tasks, private, are_members=True)
+            return build.seq(nest, found.rest and emit_maps([found.rest], env, prefix, machine, tasks))
         pieces = _pieces(stages[0], axes[-1], machine)
         if pieces:
             return build.seq(*(emit_maps([piece], env, prefix, machine, tasks, private) for piece in pieces))
@@ -112,8 +117,9 @@ def _emit_along(
     tasks: int,
     private: Sequence[Buffer],
     fetch: Fetch | None = None,
+    are_members: bool = False,
 ) -> Stmt:
-    """Vectors along the trailing axes over which all accesses are contiguous."""
+    """Vectors along the trailing axes over which all accesses are contiguous, interleaved if maps ``are_members``."""
     lanes = min(machine.lanes("int8" if stage.dtype == "bool" else stage.dtype) for stage in stages)
     count = fusable(stages, axes)
     outer, inner = axes[: len(axes) - count], axes[len(axes) - count :]
@@ -127,6 +133,8 @@ def _emit_along(
         def lane(k: Expr, make: Callable[[Env], Stmt]) -> Stmt:
             return make({**env, **indices_at(stages, inner, position + k)})
 
+        if are_members:
+            return interleaved(stages, inner[0], width, lane)
         computed = _vector(stages, inner[0], width, lane, private)
         if fetch is None or width < lanes:
             return computed
@@ -256,13 +264,14 @@ def _vector(
     # TVM cannot keep a vector of bools in a register.
     buffers = [stage.output for stage in stages if str(stage.output.dtype) != "bool"] if len(stages) > 1 else []
     registers = {buffer: build.scratch([width], str(buffer.dtype), buffer.name) for buffer in buffers}
-    stmts = [AllocBuffer(register) for register in registers.values()]
+    read, element = deinterleaved(stages, width, lane)
+    stmts = [*read, *map(AllocBuffer, registers.values())]
     for stage in stages:
 
         def store(k: Expr, stage: Stage = stage) -> Stmt:
             def make(env: Env) -> Stmt:
                 own = _aligned(stage, stages[0], env)
-                value = build.substitute(stage.value, own)
+                value = build.substitute(element(stage, k), own)
                 for buffer, register in registers.items():
                     value = build.replace_loads(value, buffer, lambda _, register=register: register[k])
                 if stage.output in registers:

@@ -24,6 +24,7 @@ from tvmfun.lower.schedule.cpu.elementwise import emit_maps
 from tvmfun.lower.schedule.cpu.emit import emit_contraction
 from tvmfun.lower.schedule.cpu.fallback import parallelize
 from tvmfun.lower.schedule.cpu.few_columns import emit_few_columns, has_few_columns, is_packed, with_packed_columns
+from tvmfun.lower.schedule.cpu.interleave import interleaving
 from tvmfun.lower.schedule.cpu.next_rows import Fetch, fetches
 from tvmfun.lower.schedule.cpu.packed_dots import with_words
 from tvmfun.lower.schedule.cpu.reduction import emit_reduction
@@ -112,7 +113,7 @@ def _schedule(func: tirx.PrimFunc, machine: Machine, in_place: Sequence[tuple[Bu
         return None
     stages = without_empty(stages)
     stages = [stage for stage in stages if not any(is_copy(stage, *pair) for pair in in_place)]
-    stages = inline_maps(stages, temps)
+    stages = inline_maps(stages, temps, lambda stage: interleaving(stage, stage.space, machine) is not None)
     stages, temps = store_truth_as_numbers(stages, temps)
     if not machine.features.isdisjoint(("avx512bf16", "amx-bf16")):
         stages, temps = store_factors_as_bits(stages, temps, match)

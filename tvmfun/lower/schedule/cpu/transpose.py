@@ -51,19 +51,25 @@ def tile_dtype(dtype: str) -> str:
     return f"uint{max(bits, 8)}" if bits < 32 and not dtype.startswith(("int", "uint")) else dtype
 
 
-def in_tile(vector: Expr, dtype: str, lanes: int) -> Expr:
-    """A vector of so many elements of a dtype as a row of a tile."""
-    kept = f"{tile_dtype(dtype)}x{lanes}"
+def in_tile(value: Expr, dtype: str, lanes: int = 1) -> Expr:
+    """A vector of so many elements of a dtype, or a single one, as a row of a tile."""
+    kept = tile_dtype(dtype)
     if dtype == "bool":
-        return tirx.Cast(kept, vector)
-    return vector if tile_dtype(dtype) == dtype else tirx.reinterpret(kept, vector)
+        return tirx.Cast(_vector_of(kept, lanes), value)
+    return value if kept == dtype else tirx.reinterpret(_vector_of(kept, lanes), value)
 
 
-def from_tile(element: Expr, dtype: str) -> Expr:
-    """An element of a tile as a number of the dtype."""
+def from_tile(value: Expr, dtype: str, lanes: int = 1) -> Expr:
+    """A row of a tile, or a single element of it, as numbers of the dtype."""
+    kept = tile_dtype(dtype)
     if dtype == "bool":
-        return build.cast(element, "bool")
-    return element if tile_dtype(dtype) == dtype else tirx.reinterpret(dtype, element)
+        zero = build.zero(kept)
+        return tirx.NE(value, zero if lanes == 1 else tirx.Broadcast(zero, lanes))
+    return value if kept == dtype else tirx.reinterpret(_vector_of(dtype, lanes), value)
+
+
+def _vector_of(dtype: str, lanes: int) -> str:
+    return dtype if lanes == 1 else f"{dtype}x{lanes}"
 
 
 def reads_several(value: Expr) -> bool:

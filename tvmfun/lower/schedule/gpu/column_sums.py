@@ -221,7 +221,8 @@ def _inlined(maps: list[Stage], axes: Sequence[Axis], temps: Sequence[Buffer]) -
             maps = [stage for stage in (inline_into(stage, first) for stage in maps) if isinstance(stage, Stage)]
         else:
             result.append(first)
-    return [stage for stage in inline_maps(list(result), temps, branches=True) if isinstance(stage, Stage)]
+    maps = inline_maps(list(result), temps, has_branches=lambda stage: True)
+    return [stage for stage in maps if isinstance(stage, Stage)]
 
 
 def _is_in_step(stage: Stage, known: Sequence[Stage]) -> bool:

@@ -70,7 +70,7 @@ def schedule_in_place(
     summed = SummedMaps.match(stages, temps)
     if summed is not None:
         return _with_body(function, summed.emit(), (), in_place, "columns")
-    stages = attach_epilogues(small_first(inline_maps(stages, temps, branches=True)), temps)
+    stages = attach_epilogues(small_first(inline_maps(stages, temps, has_branches=lambda stage: True)), temps)
     if any(match(stage) for stage in stages):
         return None
     stages, temps = _prepare(stages, temps)

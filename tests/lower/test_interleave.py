@@ -1,0 +1,201 @@
+"""Interleaved accesses: stacks along a new last axis, every other element, and derivatives of both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from support.results import draw
+from tvm import ir, tirx
+
+import tvmfun
+import tvmfun.numpy as tnp
+from tvmfun import lax, reference
+from tvmfun.lower import pipeline
+from tvmfun.lower import target as targets
+from tvmfun.lower.fusion.fuse import CPU, fuse
+from tvmfun.lower.tir.build import is_choice
+from tvmfun.lower.tir.walk import find
+
+#: Rows and columns: less than a vector, one, several and a part of one, many tasks.
+SHAPES = [(3, 1), (5, 2), (6, 37), (1, 257), (64, 128), (300, 513)]
+
+
+def rotated(x: Any) -> Any:
+    """Pairs of neighbours, each turned by an angle, as in rotary embeddings."""
+    even, odd = x[:, ::2], x[:, 1::2]
+    even = even[:, : odd.shape[1]]
+    angle = tnp.arange(odd.shape[1], dtype="float32") * 0.1
+    cos, sin = tnp.cos(angle).astype(x.dtype), tnp.sin(angle).astype(x.dtype)
+    return tnp.stack([even * cos - odd * sin, even * sin + odd * cos], axis=-1).reshape(x.shape[0], -1)
+
+
+def normalized(x: Any) -> Any:
+    return x - tnp.mean(x, axis=1, keepdims=True)
+
+
+#: Functions that only move elements.
+MOVES: dict[str, Callable[[Any], Any]] = {
+    "stack of two": lambda x: tnp.stack([x, x[::-1]], axis=-1),
+    "stack of four": lambda x: tnp.stack([x, x[::-1], tnp.flip(x, 1), x[:, :1] | x if x.dtype == bool else x], axis=-1),
+    "stack along the second axis": lambda x: tnp.stack([x, x[::-1], x], axis=1),
+    "stack of permuted parts": lambda x: tnp.stack([x.T, tnp.flip(x.T, 0)], axis=-1),
+    "stack of rolled parts": lambda x: tnp.stack([tnp.roll(x, 1, axis=1), tnp.roll(x, -1, axis=1)], axis=-1),
+    "every third": lambda x: x[:, 1::3],
+    "every fourth": lambda x: x[:, 3::4],
+    "every fifth": lambda x: x[:, ::5],
+    "every second from the end": lambda x: x[:, ::-1][:, ::2],
+    "larger neighbour": lambda x: tnp.maximum(x[:, : x.shape[1] // 2 * 2 : 2], x[:, 1::2]),
+    "even and odd": lambda x: tnp.concatenate([x[:, ::2], x[:, 1::2]], axis=1),
+    "repeated twice": lambda x: tnp.repeat(x, 2, axis=1),
+    "repeated three times": lambda x: tnp.repeat(x, 3, axis=1),
+    "repeated rows": lambda x: tnp.repeat(x, 2, axis=0),
+    "zeros between": lambda x: tnp.stack([x, 0 * x], axis=-1).reshape(x.shape[0], 2 * x.shape[1])[:, :-1],
+    "one of three": lambda x: tnp.where(tnp.arange(x.shape[1]) // 2 % 3 == 1, x, x[::-1]),
+}
+#: Functions that compute.
+FORMULAS: dict[str, Callable[[Any], Any]] = {
+    "rotary embedding": rotated,
+    "stack of three": lambda x: tnp.stack([x, tnp.sin(x), x * 2], axis=-1),
+    "stack of expensive parts": lambda x: tnp.stack([tnp.cos(x), tnp.sin(x)], axis=-1),
+    "stack of a part and a sum": lambda x: tnp.stack([normalized(x), x * tnp.sum(x, axis=1, keepdims=True)], axis=-1),
+    "stack of sums": lambda x: tnp.stack([tnp.sum(x, axis=0), tnp.max(x, axis=0)], axis=-1),
+    "stack with factors": lambda x: tnp.stack([x, -x], axis=-1) * tnp.asarray([2, 3], x.dtype),
+    "stack that is summed": lambda x: tnp.sum(tnp.stack([x, x * x], axis=-1), axis=1),
+    "stack and a part of it": lambda x: (lambda s: (s, s[:, ::2] * 2))(tnp.stack([x, -x], axis=-1)),
+    "parts of a stack": lambda x: (lambda s: tnp.exp(s[..., 0]) * s[..., 1])(tnp.stack([x, x + 1], axis=-1)),
+    "parts of pairs": lambda x: (lambda y: y[..., 0] - y[..., 1] * 2)(tnp.tile(x, 2).reshape(*x.shape, 2)),
+    "every second of normalized": lambda x: normalized(x)[:, 1::2],
+    "signs in turn": lambda x: tnp.where(tnp.arange(x.shape[1]) % 2 == 0, x, -x),
+    "numbers of pairs": lambda x: x * (tnp.arange(x.shape[1]) // 2).astype(x.dtype),
+}
+#: Relative tolerances; sums of 300 numbers between -3 and 3 may be wrong by a hundred times as much.
+ROUNDING = {"float64": 1e-13, "float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}
+
+
+def check(functions: dict[str, Callable[[Any], Any]], name: str, dtype: str) -> None:
+    """Compares values of all shapes, and gradients of floats, with the reference's."""
+    f, is_float = functions[name], dtype in ROUNDING
+    arrays = [(draw(*shape) * (1 if is_float else 50)).astype(dtype) for shape in SHAPES]
+
+    def weighted(x: Any) -> Any:
+        results = tvmfun.tree.leaves(f(x))
+        weights = [(tnp.arange(y.size) * 37 % 11 - 5).reshape(y.shape) for y in results]
+        return sum(tnp.sum(y * w.astype(dtype)) for y, w in zip(results, weights, strict=True))
+
+    def function(*xs: Any) -> Any:
+        return [(f(x), tvmfun.grad(weighted)(x) if is_float else ()) for x in xs]
+
+    program = tvmfun.trace(function)(*arrays)
+    expected = reference.evaluate(program, [*program.captured, *arrays])
+    digits = ROUNDING.get(dtype, 0)
+    for got, want in zip(tvmfun.tree.leaves(tvmfun.jit(function)(*arrays)), expected, strict=True):
+        assert (got.shape, got.dtype) == (want.shape, want.dtype)
+        got, want = np.asarray(got, "float64"), np.asarray(want, "float64")
+        np.testing.assert_allclose(got, want, rtol=digits, atol=30 * digits)
+
+
+OTHERS = ("bfloat16", "float64", "float16", "uint8")
+
+
+@pytest.mark.quick("*-bool", "*16")
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [(name, dtype) for i, name in enumerate(MOVES) for dtype in ("float32", "bool", OTHERS[i % len(OTHERS)])],
+)
+def test_moved_elements(name, dtype):
+    check(MOVES, name, dtype)
+
+
+@pytest.mark.quick("*-float32")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", FORMULAS)
+def test_formulas(name, dtype):
+    check(FORMULAS, name, dtype)
+
+
+def kernels(f: Callable[..., Any], *args: Any) -> list[list[str]]:
+    """The ops of each kernel that is not a view."""
+    found = [k for k in fuse(tvmfun.trace(f)(*args), CPU) if not k.is_view]
+    return [[equation.op.name for equation in kernel.equations] for kernel in found]
+
+
+def test_a_stack_and_its_parts_are_one_kernel():
+    x = draw(64, 128)
+    assert [ops[-1] for ops in kernels(FORMULAS["stack of expensive parts"], x)] == ["concat"]
+    pairs = draw(64, 64, 2)
+    turned = lambda y: tnp.stack([y[..., 0] - y[..., 1], y[..., 0] * y[..., 1]], axis=-1)
+    assert len(kernels(turned, pairs)) == 1
+    assert len(kernels(lambda y: tvmfun.vjp(turned, y)[1](y)[0], pairs)) == 1
+
+
+@pytest.mark.parametrize("name", ["rotary embedding", "stack of expensive parts", "signs in turn"])
+def test_no_lane_has_a_branch(name):
+    f = FORMULAS[name]
+    weighted = lambda x: tnp.sum(f(x) ** 2)
+    program = tvmfun.trace(lambda x: (f(x), tvmfun.grad(weighted)(x)))(draw(64, 129))
+    for kernel in pipeline.scheduled_kernels(program, targets.host()):
+        body = kernel.function.body
+        vectors = [loop for loop in find(body, tirx.For) if loop.kind == tirx.ForKind.VECTORIZED]
+        assert not any(is_choice(call) for loop in vectors for call in find(loop, ir.Call) if int(loop.extent) > 1)
+
+
+def test_loops_batches_and_second_derivatives():
+    x, w = draw(4, 6, 40).astype("float64"), draw(6, 40, seed=1).astype("float64")
+
+    def turn(x: Any) -> Any:
+        step = lambda carry, _: (rotated(carry), carry[:, ::2])
+        return lax.scan(step, x, None, length=3)
+
+    f = lambda x: tnp.sum(tnp.sin(turn(x)[0]) * w) + tnp.sum(turn(x)[1] ** 3)
+    # The product of the Hessian with a vector, for each of a batch.
+    second = tvmfun.vmap(lambda x: tvmfun.grad(lambda x: tnp.sum(tvmfun.grad(f)(x) * w))(x))
+    program = tvmfun.trace(second)(x)
+    (expected,) = reference.evaluate(program, [*program.captured, x])
+    np.testing.assert_allclose(tvmfun.jit(second)(x), expected, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("shape", [(7, 37), (600, 1026)], ids=str)
+def test_results_are_written_over_donated_arrays(shape):
+    """Each pair is read before it is overwritten, also by threads that write next to each other."""
+    pairs = draw(*shape, 2)
+    turned = lambda y: tnp.stack([y[..., 0] * 2 + y[..., 1], y[..., 1] * 3 - y[..., 0]], axis=-1)
+    signs = lambda y: y * tnp.where(tnp.arange(shape[1]) % 2 == 0, 2, -3)[:, None].astype("float32")
+    for f in (turned, signs):
+        expected = np.asarray(tvmfun.jit(f)(pairs))
+        for _ in range(5):
+            donated = tvmfun.jit(f, donate_argnums=0)(tvmfun.device_put(pairs))
+            np.testing.assert_array_equal(donated, expected)
+    even, odd = pairs[..., 0], pairs[..., 1]
+    np.testing.assert_allclose(
+        tvmfun.jit(turned)(pairs), np.stack([even * 2 + odd, odd * 3 - even], -1), rtol=1e-5, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("name", ["stack of two", "every third", "repeated twice", "even and odd", "zeros between"])
+def test_dynamic_sizes(name):
+    f = MOVES[name]
+    rows = tvmfun.jit(lambda x: f(x), dynamic_shapes={"x": {0: tvmfun.Dim("rows", min=0)}})
+    for shape in ((1, 33), (70, 33), (0, 33)):
+        x = draw(*shape)
+        np.testing.assert_array_equal(rows(x), np.asarray(tvmfun.jit(lambda x: f(x))(x)))
+
+
+def test_a_dynamic_number_of_pairs():
+    columns = tvmfun.Dim("columns", min=0)
+    stacked = tvmfun.jit(lambda x: tnp.stack([x, x * 2], axis=-1), dynamic_shapes={"x": {1: columns}})
+    parts = tvmfun.jit(lambda y: y[..., 0] - y[..., 1], dynamic_shapes={"y": {1: columns}})
+    for count in (0, 1, 15, 16, 300):
+        x = draw(5, count)
+        y = np.stack([x, x * 2], -1)
+        np.testing.assert_array_equal(stacked(x), y)
+        np.testing.assert_array_equal(parts(y), x - x * 2)
+
+
+def test_empty_stacks():
+    for shape in ((0, 40), (5, 0), (0, 0)):
+        x = draw(*shape)
+        assert tvmfun.jit(MOVES["stack of two"])(x).shape == (*shape, 2)
+        assert tvmfun.jit(MOVES["repeated twice"])(x).shape == (shape[0], 2 * shape[1])
