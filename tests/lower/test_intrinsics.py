@@ -1,15 +1,17 @@
 """The rewriting of calls into arithmetic: where it happens, narrow types, and what stays."""
 
+import re
 from itertools import product
 
 import numpy as np
 import pytest
 import tvm
+from lower.test_hot_kernels import modules
 from support.te_kernels import build
 from tvm import te, tirx
 
 import tvmfun.numpy as tnp
-from tvmfun import jit, lax, nn
+from tvmfun import dtypes, jit, lax, nn
 from tvmfun.lower.schedule.cpu.rules import schedule
 from tvmfun.lower.tir import intrinsics
 
@@ -142,3 +144,15 @@ def test_the_bits_of_a_sum_of_bfloat16():
     x = tnp.asarray(np.random.default_rng(0).normal(size=(2, 999)).astype("float32")).astype("bfloat16")
     got = jit(lambda x: lax.bitcast_convert_type(x[0] + x[1], "int16"))(x)
     np.testing.assert_array_equal(got, np.asarray(x[0] + x[1]).view("int16"))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
+def test_rounding_is_an_instruction_for_vectors(dtype):
+    """TVM made a loop over the lanes of a statement that rounds."""
+    x = (10 * np.random.default_rng(0).normal(size=(3, 43))).astype(dtypes.canonical(dtype))
+    x[0, :6] = [0.5, 1.5, -2.5, -0.25, np.inf, np.nan]
+    compiled = jit(lambda x: (tnp.round(x), x[1:] // 3)).lower(x).compile()
+    for got, expected in zip(compiled(x), (np.round(x), x[1:] // np.float32(3)), strict=True):
+        np.testing.assert_array_equal(np.asarray(got, "float64"), np.asarray(expected, "float64"))
+    text = "\n".join(module.inspect_source("ll") for module in modules(compiled.executable.module))
+    assert re.search(r"call <\d+ x \w+> @llvm\.nearbyint", text)

@@ -113,7 +113,7 @@ def _operator(op: Op) -> tvm.ir.Op:
 
 
 def _register(name: str) -> None:
-    # The only use of TVM's private registration call: `tvm.ir.register_op_attr` cannot create an operator.
+    # TVM's private registration call, because `tvm.ir.register_op_attr` cannot create an operator.
     _ir_ffi.RegisterOp(name, f"tvmfun op {name.removeprefix(_PREFIX)}")
     operator = tvm.ir.Op.get(name)
     operator.set_num_inputs(-1)

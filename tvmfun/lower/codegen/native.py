@@ -33,6 +33,7 @@ from tvmfun.lower.tir.calling_convention import (
 from tvmfun.lower.tir.held_values import hold, is_float, release, through_memory
 from tvmfun.lower.tir.narrow_stores import protect_narrow_stores
 from tvmfun.lower.tir.quotients import protect_quotients, reveal_constants
+from tvmfun.lower.tir.step_vectors import with_step_vectors
 from tvmfun.lower.tir.vector_variables import keep_vectors
 from tvmfun.lower.tir.walk import find, rewrite
 from tvmfun.runtime.workspaces import Allocation
@@ -420,6 +421,7 @@ _LOWERING = {
             tirx.transform.LowerIntrin(),
             _RELEASE,
             _of_bodies("tvmfun.ThroughMemory", through_memory),
+            _of_bodies("tvmfun.StepVectors", with_step_vectors),
         ]
     )
     for optimized, share in _SHARE.items()

@@ -24,6 +24,8 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 # Calls that TVM vectorizes although their operators do not say so.
 _VECTORS = ("tirx.reinterpret",)
+# LLVM and CUDA have it for vectors, but TVM would make a loop over the lanes of what is around it.
+tvm.ir.register_op_attr("tirx.nearbyint", "TVectorizable", True)
 
 
 def is_heavy(value: Expr) -> bool:
