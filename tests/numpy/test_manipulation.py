@@ -5,7 +5,7 @@ import pytest
 
 import tvmfun
 from tvmfun import numpy as tnp
-from tvmfun.errors import ArgumentError, ShapeError
+from tvmfun.errors import ArgumentError, DimensionError, ShapeError
 
 X = np.arange(24, dtype="float32").reshape(2, 3, 4)
 EMPTY = np.zeros((2, 0, 3), "int32")
@@ -114,6 +114,29 @@ def test_pad_with_elements(mode):
     widths = ((1, 2), (0, 0), (5, 0))
     for f in (lambda x: tnp.pad(x, widths, mode), tvmfun.jit(lambda x: tnp.pad(x, widths, mode))):
         np.testing.assert_array_equal(f(X), np.pad(X, widths, mode))
+
+
+@pytest.mark.parametrize("mode", ["edge", "reflect", "symmetric", "wrap"])
+def test_pad_with_elements_of_any_axis(mode):
+    """Wider than the axis or not, of a dynamic size, and what flows back to each element."""
+    for shape, widths in (((1,), 2), ((2,), (3, 1)), ((4, 3), ((0, 2), (3, 0))), ((6, 1, 5), 1)):
+        x = np.arange(np.prod(shape), dtype="float32").reshape(shape)
+        expected = np.pad(x, widths, mode)
+        weights = np.cos(np.arange(expected.size, dtype="float32")).reshape(expected.shape)
+        weighted = lambda x, widths=widths, weights=weights: tnp.sum(tnp.pad(x, widths, mode) * weights)
+        padded, gradient = tvmfun.jit(lambda x: (tnp.pad(x, widths, mode), tvmfun.grad(weighted)(x)))(x)  # noqa: B023
+        np.testing.assert_array_equal(padded, expected)
+        back = np.bincount(expected.astype(int).ravel(), weights.ravel(), x.size)
+        np.testing.assert_allclose(gradient, back.reshape(shape), rtol=1e-5, atol=1e-5)
+    of_columns = lambda least: tvmfun.jit(
+        lambda x: tnp.pad(x, ((0, 0), (2, 3)), mode), dynamic_shapes={"x": {1: tvmfun.Dim("n", min=least)}}
+    )
+    for columns in (4, 5, 40):
+        x = np.arange(3.0 * columns).reshape(3, columns)
+        np.testing.assert_array_equal(of_columns(4)(x), np.pad(x, ((0, 0), (2, 3)), mode))
+    if mode != "edge":
+        with pytest.raises(DimensionError, match=f"mode '{mode}' needs at least . elements along axis 1"):
+            of_columns(1)(x)
 
 
 def test_pad_with_a_value():

@@ -390,13 +390,37 @@ def _require_elements(x: Array, axis: int, mode: str) -> None:
 
 
 def _pad_with_elements(x: Array, widths: list, mode: str) -> Array:
-    for axis, pair in enumerate(widths):
-        if any(pair):
-            _require_elements(x, axis, mode)
-            # NumPy pads the numbers of the elements; they say which ones to take.
-            indices = np.pad(np.arange(x.shape[axis]), pair, mode)  # type: ignore[call-overload]
-            x = x[(slice(None),) * axis + (indices,)]
+    for axis, (before, after) in enumerate(widths):
+        if not before and not after:
+            continue
+        size = x.shape[axis]
+        needed = 1 if mode == "edge" else max(before, after) + (mode == "reflect")
+        if dims.always_le(needed, size):
+            ends = _ends(x, axis, before, after, mode)
+            x = concat([part for part in (ends[0], x, ends[1]) if part.shape[axis]], axis)
+            continue
+        if not isinstance(size, int):
+            what = f"mode {mode!r} needs at least {needed} elements along axis {axis}"
+            raise DimensionError("pad", what, got=repr(x.aval), hint=f"a size with min={needed}")
+        _require_elements(x, axis, mode)
+        # NumPy pads the numbers of the elements; they say which ones to take.
+        indices = np.pad(np.arange(size), (before, after), mode)  # type: ignore[call-overload]
+        x = x[(slice(None),) * axis + (indices,)]
     return x
+
+
+def _ends(x: Array, axis: int, before: int, after: int, mode: str) -> tuple[Array, Array]:
+    """What is put before and after a long enough axis."""
+    size = x.shape[axis]
+    part = lambda start, stop: x[(slice(None),) * axis + (slice(start, stop),)]
+    if mode == "edge":
+        shape = lambda width: (*x.shape[:axis], width, *x.shape[axis + 1 :])
+        return broadcast_to(part(0, 1), shape(before)), broadcast_to(part(size - 1, size), shape(after))
+    if mode == "wrap":
+        return part(size - before, size), part(0, after)
+    skipped = int(mode == "reflect")
+    ends = part(skipped, skipped + before), part(size - skipped - after, size - skipped)
+    return ops.flip(ends[0], axes=(axis,)), ops.flip(ends[1], axes=(axis,))
 
 
 def _pad_with_reflections(x: Array, widths: list, mode: str) -> Array:

@@ -10,13 +10,15 @@ from tvm import tirx
 from tvmfun.core import dims
 from tvmfun.lower.schedule.stages import Stage, accumulator, is_view
 from tvmfun.lower.tir import build
-from tvmfun.lower.tir.build import Axis, Env
+from tvmfun.lower.tir.build import Axis, Env, volume
 
 # A reduction of at least SPLIT_WORK with fewer independent tasks than MIN_TASKS is cut in pieces, one of at least half
 # as many only if it is long. All are fixed, so that results do not depend on the number of threads.
 MIN_TASKS = 16
 MAX_CHUNKS = 32
 SPLIT_WORK, _LONG_WORK = 1 << 16, 1 << 18
+# The most terms of a reduction that is a map.
+_MOST_TERMS = 8
 # Operands that are used at least this often are computed in advance.
 MIN_REUSE = 4
 
@@ -37,6 +39,37 @@ def along_reduced_axis(stage: Stage, prefix: int = 0) -> bool:
 
     rows, columns = cost(stage.reduce[-1]), cost(stage.space[-1])
     return rows < columns or (rows == columns and rows[0] > 0 and rows[1] == 0)
+
+
+def unrolled(stage: Stage) -> list[Stage]:
+    """A reduction of few terms as maps, of which each combines the result of the one before with a term.
+
+    Their lanes are neighbouring results. Readers, and what is read, can be maps of the same kernel, and vectors stay in
+    registers.
+
+    Returns:
+        The maps, of which the last one has the output; the reduction itself if it has many terms, or one result.
+    """
+    terms = volume(stage.reduce)
+    if not stage.space or not isinstance(terms, int) or terms > _MOST_TERMS:
+        return [stage]
+    dtype = accumulator(stage.dtype)
+    maps: list[Stage] = []
+    total = build.cast(stage.init, dtype)
+    for number in range(terms):
+        last = number == terms - 1
+        space = stage.space if last else tuple(Axis.fresh(axis, axis.extent) for axis in stage.space)
+        env = {axis.var: own.var for axis, own in zip(stage.space, space, strict=True)}
+        env |= build.unflatten(stage.reduce, tirx.const(number, str(stage.reduce[0].var.ty)))
+        if maps:
+            total = maps[-1].output[tuple(axis.var for axis in space)]
+        value = stage.combine(total, build.cast(build.substitute(stage.value, env), dtype))
+        if last:
+            maps.append(replace(stage, reduce=(), value=build.cast(value, stage.dtype), combine=None, init=None))
+        else:
+            output = build.buffer([axis.extent for axis in space], dtype, stage.name)
+            maps.append(Stage(stage.name, space, (), output, tuple(axis.var for axis in space), value))
+    return maps
 
 
 def merge_reduced_axes(stage: Stage) -> Stage:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import tvm_ffi
 from tvm import ir, tirx
 from tvm.tirx import Buffer
 
@@ -21,11 +22,13 @@ from tvmfun.lower.schedule.stages import (
     written_by,
 )
 from tvmfun.lower.tir import build
-from tvmfun.lower.tir.build import Expr
+from tvmfun.lower.tir.build import Axis, Expr
 from tvmfun.lower.tir.walk import find
 
 # A cheap map loads at most this many elements.
 CHEAP_LOADS = 6
+# The most parts of an intermediate that are maps of their own.
+_MOST_PARTS = 8
 # A stage with at most 1/SHORT_ROW of the points of the largest one counts as one value per row.
 SHORT_ROW = 16
 
@@ -115,6 +118,72 @@ def inline_into(stage: AnyStage, producer: Stage) -> AnyStage:
         return build.substitute(producer.value, env)
 
     return replace(stage, value=build.replace_loads(stage.value, producer.output, expand))
+
+
+def compute_parts(stages: Sequence[AnyStage], temps: Sequence[Buffer]) -> tuple[list[AnyStage], list[Buffer]]:
+    """Computes an intermediate in parts where maps over a smaller space read it in parts, such as ``w[..., 0]``.
+
+    The parts are maps over the space of their readers, so that vectors of them stay in registers.
+    """
+    stages, temps = list(stages), list(temps)
+    for producer in list(stages):
+        found = _parts(producer, stages, temps)
+        if found is None:
+            continue
+        parts, readers = found
+        position = next(i for i, stage in enumerate(stages) if stage is producer)
+        stages = [readers.get(id(stage), stage) for stage in stages]
+        stages[position : position + 1] = parts
+        temps = [buffer for buffer in temps if not buffer.same_as(producer.output)] + [part.output for part in parts]
+    return stages, temps
+
+
+def _parts(
+    producer: AnyStage, stages: Sequence[AnyStage], temps: Sequence[Buffer]
+) -> tuple[list[Stage], dict[int, Stage]] | None:
+    """The maps of the parts of an intermediate, and its readers by their ids as they read these; None if it has none."""
+    if not is_map(producer) or not contains(temps, producer.output):
+        return None
+    readers = [stage for stage in stages if reads_of(stage, producer.output)]
+    if not readers or not all(map(is_map, readers)):
+        return None
+    always = [load for reader in readers for load in unconditional_loads(reader.value)]
+    reads = [load for reader in readers for load in reads_of(reader, producer.output)]
+    if not all(any(load.same_as(other) for other in always) for load in reads):
+        return None  # a condition may say that an element does not exist
+    first = readers[0]
+    points, most = build.points(first.space), build.points(producer.space)
+    if points >= most or not all(same_extents(first.space, reader.space) for reader in readers):
+        return None
+    elements: list[tuple[Expr, ...]] = []
+    parts: list[Stage] = []
+
+    def part(indices: Sequence[Expr], reader: Stage) -> Expr:
+        env = {axis.var: own.var for axis, own in zip(reader.space, first.space, strict=True)}
+        element = tuple(build.substitute(index, env) for index in indices)
+        number = next((i for i, other in enumerate(elements) if tvm_ffi.structural_equal(element, other)), None)
+        if number is None:
+            number = len(elements)
+            elements.append(element)
+            parts.append(_part(producer, element, first.space))
+        return parts[number].output[tuple(axis.var for axis in reader.space)]
+
+    changed = {}
+    for reader in readers:
+        make = lambda indices, reader=reader: part(indices, reader)
+        changed[id(reader)] = replace(reader, value=build.replace_loads(reader.value, producer.output, make))
+    return (parts, changed) if len(parts) * points <= most and len(parts) <= _MOST_PARTS else None
+
+
+def _part(producer: Stage, element: Sequence[Expr], space: Sequence[Axis]) -> Stage:
+    """The map of one element of an intermediate for each point of a space."""
+    axes = tuple(Axis.fresh(axis, axis.extent) for axis in space)
+    pairs = zip(producer.index, element, strict=True)
+    env = {var: build.cast(index, str(var.ty)) for var, index in pairs if isinstance(var, ir.Var)}
+    value = build.substitute(producer.value, env)
+    value = build.substitute(value, {old.var: new.var for old, new in zip(space, axes, strict=True)})
+    output = build.buffer([axis.extent for axis in axes], producer.dtype, producer.output.name)
+    return Stage(producer.name, axes, (), output, tuple(axis.var for axis in axes), value)
 
 
 def small_first(stages: Sequence[AnyStage]) -> list[AnyStage]:

@@ -28,7 +28,7 @@ from tvmfun.lower.tir.walk import find, rewrite
 Lane = Callable[[Expr | int, Callable[[Env], Stmt]], Stmt]
 
 # With more members, shuffles cost more than single elements.
-_MOST_MEMBERS = 4
+_MOST_MEMBERS = 8
 
 
 class Interleaving(NamedTuple):

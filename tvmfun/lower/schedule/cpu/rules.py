@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from functools import partial
 
 import tvm
 from tvm import tirx
@@ -35,9 +36,11 @@ from tvmfun.lower.schedule.reduction_passes import (
     hoist_operands,
     merge_reduced_axes,
     split_reduction,
+    unrolled,
 )
 from tvmfun.lower.schedule.stage_passes import (
     attach_epilogues,
+    compute_parts,
     inline_maps,
     is_copy,
     small_first,
@@ -113,7 +116,9 @@ def _schedule(func: tirx.PrimFunc, machine: Machine, in_place: Sequence[tuple[Bu
         return None
     stages = without_empty(stages)
     stages = [stage for stage in stages if not any(is_copy(stage, *pair) for pair in in_place)]
+    stages, temps = _without_short_reductions(stages, temps)
     stages = inline_maps(stages, temps, lambda stage: interleaving(stage, stage.space, machine) is not None)
+    stages, temps = compute_parts(stages, temps)
     stages, temps = store_truth_as_numbers(stages, temps)
     if not machine.features.isdisjoint(("avx512bf16", "amx-bf16")):
         stages, temps = store_factors_as_bits(stages, temps, match)
@@ -122,8 +127,7 @@ def _schedule(func: tirx.PrimFunc, machine: Machine, in_place: Sequence[tuple[Bu
     stages = apply_winograd(stages, temps, machine)
     rule = _rule(stages)
     stages, temps = _prepare(stages, temps, machine)
-    occupies = lambda members, prefix: build.points(members[0].space[:prefix]) >= 2 * machine.cores
-    groups = share_loops(stages, match, along_reduced_axis, occupies)
+    groups = share_loops(stages, match, along_reduced_axis, partial(_gains_by_sharing, machine=machine))
     if not all(may_overwrite(groups, *pair) for pair in in_place):
         return None
     private = [private_outputs(group, stages, temps) for group in groups]
@@ -135,6 +139,30 @@ def _schedule(func: tirx.PrimFunc, machine: Machine, in_place: Sequence[tuple[Bu
         if not all(writes_once(nest, output) for output in overwritten):
             return None
     return _overwriting(func.with_body(_root(body, temps)), in_place).with_attr(RULE, rule)
+
+
+def _without_short_reductions(
+    stages: Sequence[AnyStage], temps: Sequence[Buffer]
+) -> tuple[list[AnyStage], list[Buffer]]:
+    """The stages with maps instead of reductions of few terms that are no products, and the intermediates."""
+    result: list[AnyStage] = []
+    temps = list(temps)
+    for stage in stages:
+        is_reduction = isinstance(stage, Stage) and stage.combine is not None and match(stage) is None
+        maps = unrolled(stage) if is_reduction else [stage]
+        temps += [part.output for part in maps[:-1]]
+        result += maps
+    return result, temps
+
+
+def _gains_by_sharing(members: Sequence[Stage], prefix: int, machine: Machine) -> bool:
+    """Whether stages, of which one reads another, gain by common loops over so many axes.
+
+    There have to be iterations for all cores, and not only maps of less than a vector in each.
+    """
+    within = max(build.points(stage.domain[prefix:]) for stage in members)
+    is_short = all(map(is_map, members)) and within < machine.lanes("float32")
+    return build.points(members[0].space[:prefix]) >= 2 * machine.cores and not is_short
 
 
 def _overwriting(func: tirx.PrimFunc, in_place: Sequence[tuple[Buffer, Buffer]]) -> tirx.PrimFunc:
