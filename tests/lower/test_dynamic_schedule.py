@@ -119,18 +119,18 @@ def test_half_precision_adds_up_in_single_precision():
         np.testing.assert_allclose(np.asarray(compiled(x, y)), expected, rtol=2e-3, atol=2e-2)
 
 
-@pytest.mark.quick("1-7x40-0", "0-7x40-1", "1-7x40-1", "0-7x40-0")
+@pytest.mark.quick("1-9x40-0", "0-7x40-1", "1-7x40-1", "0-7x40-0")
 @pytest.mark.parametrize(
     ("dynamic", "shape", "axes"),
     [
         ((0,), (7, 40), (0,)),
         ((0,), (7, 40), (1,)),
-        ((1,), (7, 40), (0,)),
+        ((1,), (9, 40), (0,)),
         ((1,), (7, 40), (1,)),
         ((0, 1), (7, 40), (0, 1)),
         ((0,), (7, 6, 5, 16), (0, 1, 2)),
         ((0,), (7, 6, 5, 16), (1, 3)),
-        ((2,), (3, 6, 5), (1,)),
+        ((2,), (3, 16, 5), (1,)),
     ],
 )
 def test_reduction(dynamic, shape, axes):
@@ -244,7 +244,7 @@ KEY = ((2,), "uint32")
             lambda x, g: conv.conv_kernel_gradient(x, g, kernel=(3, 3), **CONV),
             (IMAGES, ((B, 26, 26, 32), "float32")),
         ),
-        ("window", lambda x: conv.window_max(x, **POOL), (IMAGES,)),
+        ("elementwise", lambda x: conv.window_max(x, **POOL), (IMAGES,)),
         ("elementwise", lambda x, o: conv.window_argmax(x, o, **POOL), (IMAGES, ((B, 14, 14, 8), "float32"))),
         ("elementwise", lambda k: threefry2x32(k, k, shape=(B, 3000), word="xor"), (KEY,)),
         ("elementwise", lambda x, i: index.gather(x, i, mode="clip"), (((9, 4000), "float32"), ((B, 1), "int32"))),

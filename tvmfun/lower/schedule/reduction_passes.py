@@ -11,6 +11,7 @@ from tvmfun.core import dims
 from tvmfun.lower.schedule.stages import Stage, accumulator, is_view
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, volume
+from tvmfun.ops.formula import opaque
 
 # A reduction of at least SPLIT_WORK with fewer independent tasks than MIN_TASKS is cut in pieces, one of at least half
 # as many only if it is long. All are fixed, so that results do not depend on the number of threads.
@@ -55,7 +56,9 @@ def unrolled(stage: Stage) -> list[Stage]:
         return [stage]
     dtype = accumulator(stage.dtype)
     maps: list[Stage] = []
-    total = build.cast(stage.init, dtype)
+    # TVM drops a plain 0.0, so that a sum of -0.0 would not be 0.0.
+    is_zero = isinstance(stage.init, tirx.FloatImm) and stage.init.value == 0
+    total = opaque(0.0, dtype) if is_zero else build.cast(stage.init, dtype)
     for number in range(terms):
         last = number == terms - 1
         space = stage.space if last else tuple(Axis.fresh(axis, axis.extent) for axis in stage.space)

@@ -14,6 +14,7 @@ from tvmfun.lower.schedule.stages import (
     Opaque,
     Stage,
     contains,
+    decided,
     is_aligned,
     is_map,
     is_view,
@@ -141,7 +142,7 @@ def compute_parts(stages: Sequence[AnyStage], temps: Sequence[Buffer]) -> tuple[
 def _parts(
     producer: AnyStage, stages: Sequence[AnyStage], temps: Sequence[Buffer]
 ) -> tuple[list[Stage], dict[int, Stage]] | None:
-    """The maps of the parts of an intermediate, and its readers by their ids as they read these; None if it has none."""
+    """The maps of the parts of an intermediate, and its readers by id as they read these; None if it has no parts."""
     if not is_map(producer) or not contains(temps, producer.output):
         return None
     readers = [stage for stage in stages if reads_of(stage, producer.output)]
@@ -181,7 +182,7 @@ def _part(producer: Stage, element: Sequence[Expr], space: Sequence[Axis]) -> St
     pairs = zip(producer.index, element, strict=True)
     env = {var: build.cast(index, str(var.ty)) for var, index in pairs if isinstance(var, ir.Var)}
     value = build.substitute(producer.value, env)
-    value = build.substitute(value, {old.var: new.var for old, new in zip(space, axes, strict=True)})
+    value = decided(build.substitute(value, {old.var: new.var for old, new in zip(space, axes, strict=True)}), axes)
     output = build.buffer([axis.extent for axis in axes], producer.dtype, producer.output.name)
     return Stage(producer.name, axes, (), output, tuple(axis.var for axis in axes), value)
 

@@ -9,6 +9,7 @@ from functools import cached_property
 import tvm_ffi
 from tvm import ir, tirx
 from tvm.s_tir.stmt import SBlockRealize
+from tvm.sym import Analyzer
 from tvm.tirx import Buffer, BufferStore, Stmt
 
 from tvmfun.core import expressions
@@ -363,6 +364,25 @@ def without_empty(stages: list[AnyStage]) -> list[AnyStage]:
 def is_map(stage: AnyStage) -> bool:
     """Whether a stage computes each output element on its own."""
     return isinstance(stage, Stage) and stage.combine is None
+
+
+def decided(value: Expr, space: Sequence[Axis]) -> Expr:
+    """A value at points of a space, with simple indices, and with choices made that depend on the point alone."""
+    analyzer = Analyzer()
+    for axis in space:
+        analyzer.bind(axis.var, ir.Range(0, axis.extent))
+
+    def choose(call: Expr) -> Expr:
+        # TVM's simplifier takes floats for real numbers, so that NaN would equal itself.
+        if not build.is_choice(call) or build.loads(call.args[0]):
+            return call
+        condition = analyzer.simplify(call.args[0])
+        if not isinstance(condition, tirx.IntImm):
+            return call
+        return call.args[1] if condition.value else call.args[2]
+
+    simple = lambda load: load.source[tuple(map(analyzer.simplify, load.indices))]
+    return rewrite(value, (ir.TensorLoad, simple), (ir.Call, choose))
 
 
 def written_by(stages: Sequence[AnyStage]) -> list[Buffer]:

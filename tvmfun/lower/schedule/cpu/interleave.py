@@ -19,7 +19,7 @@ from tvm.tirx import AllocBuffer, Buffer, BufferStore, Stmt
 from tvmfun.core import dims
 from tvmfun.lower.machine import Machine
 from tvmfun.lower.schedule.cpu.transpose import from_tile, in_tile, ramp, tile_dtype
-from tvmfun.lower.schedule.stages import Stage, fusable
+from tvmfun.lower.schedule.stages import Stage, decided, fusable
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr
 from tvmfun.lower.tir.walk import find, rewrite
@@ -91,22 +91,8 @@ def _is_short(axes: Sequence[Axis]) -> bool:
 def _part(stage: Stage, space: tuple[Axis, ...], env: Env) -> Stage:
     """The map at these numbers of results, in which conditions on them are decided where that is possible."""
     analyzer = Analyzer()
-    for axis in space:
-        analyzer.bind(axis.var, ir.Range(0, axis.extent))
-
-    def choose(call: Expr) -> Expr:
-        # TVM's simplifier takes floats for real numbers, so that NaN would equal itself.
-        if not build.is_choice(call) or build.loads(call.args[0]):
-            return call
-        condition = analyzer.simplify(call.args[0])
-        if not isinstance(condition, tirx.IntImm):
-            return call
-        return call.args[1] if condition.value else call.args[2]
-
-    simple = lambda load: load.source[tuple(map(analyzer.simplify, load.indices))]
-    value = rewrite(build.substitute(stage.value, env), (ir.TensorLoad, simple), (ir.Call, choose))
     index = tuple(analyzer.simplify(build.substitute(at, env)) for at in stage.index)
-    return replace(stage, space=space, index=index, value=value)
+    return replace(stage, space=space, index=index, value=decided(build.substitute(stage.value, env), space))
 
 
 def _is_undecided(member: Stage) -> bool:
