@@ -131,6 +131,24 @@ def test_a_stack_and_its_parts_are_one_kernel():
     assert len(kernels(lambda y: tvmfun.vjp(turned, y)[1](y)[0], pairs)) == 1
 
 
+def test_components_are_read_by_each_kernel():
+    """None is stored, although several kernels read it, and there are more of them than a kernel has equations."""
+
+    def product(p, q):
+        (a, b, c, d), (e, f, g, h) = ([x[:, i] for i in range(4)] for x in (p, q))
+        rows = a * e - b * f - c * g - d * h, a * f + b * e + c * h - d * g
+        return tnp.stack([*rows, a * g - b * h + c * e + d * f, a * h + b * g - c * f + d * e], axis=-1)
+
+    p, q = draw(50, 4), draw(50, 4, seed=1)
+    pull = lambda p, q, g: tvmfun.vjp(product, p, q)[1](g)
+    assert len(kernels(product, p, q)) == 1
+    assert len(kernels(pull, p, q, q)) == 2
+    program = tvmfun.trace(pull)(p, q, q)
+    expected = reference.evaluate(program, [*program.captured, p, q, q])
+    for got, want in zip(tvmfun.jit(pull)(p, q, q), expected, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", ["rotary embedding", "stack of expensive parts", "signs in turn"])
 def test_no_lane_has_a_branch(name):
     f = FORMULAS[name]

@@ -33,6 +33,8 @@ MAX_EQUATIONS = 48
 _MAX_EXPANSION = 400
 # Changes of layout that loaders of products follow, in which neighbours stay neighbours along some axis.
 _TURNS = (flip, permute_dims)
+# How far apart elements are at most that vectors are made of as fast as of neighbours.
+_MOST_APART = 8
 # Ops that put parts together.
 _JOINS = (concat, pad)
 # Kinds of ops that form a kernel each.
@@ -100,9 +102,12 @@ class _Fusion:
                 self.users[j].append(i)
         self.homes: list[list[_Group]] = [[] for _ in self.equations]
         self.repetitions: set[int] = set()
+        self.components: set[int] = set()
         for i in range(len(self.equations)):
             if self.is_repetition(i):
                 self.repetitions.add(i)
+            if self.is_component(i):
+                self.components.add(i)
 
     def run(self) -> list[Kernel]:
         for i in reversed(range(len(self.equations))):
@@ -131,7 +136,7 @@ class _Fusion:
     def assign(self, i: int) -> None:
         kind = self.equations[i].op.kind
         around = list(dict.fromkeys(group for user in self.users[i] for group in self.homes[user]))
-        if i in self.repetitions:
+        if i in self.repetitions or i in self.components:
             self.repeat(i, around)
         elif kind in ("reduction", "contraction"):
             if not self.joins_as_core(i, around):
@@ -170,6 +175,25 @@ class _Fusion:
         if len(after) > len(before):
             return all(self.equations[user].op in _JOINS for user in self.users[i])
         return source in self.producer and self.equations[self.producer[source]].op is slice
+
+    def is_component(self, i: int) -> bool:
+        """Whether the equation takes elements a few apart, such as ``x[..., 0]``, which every reader can do as well."""
+        equation = self.equations[i]
+        if equation.op.view:
+            return self.reshapes_part(i) and self.producer.get(equation.inputs[0]) in self.components
+        if equation.op is not slice:
+            return False
+        distance = 1
+        for size, taken, step in zip(
+            reversed(equation.inputs[0].aval.shape),
+            reversed(self.shape(i)),
+            reversed(equation.params["step"]),
+            strict=True,
+        ):
+            if taken != 1:
+                return 1 < typical(distance * step) <= _MOST_APART
+            distance *= size
+        return False
 
     def is_repetition(self, i: int) -> bool:
         """Whether computing the equation again is cheaper than reading its result.
@@ -377,7 +401,11 @@ class _Fusion:
         return group.core is not None and user <= group.core
 
     def has_room(self, group: _Group) -> bool:
-        return len(group.members) < MAX_EQUATIONS
+        return self.computed(group) < MAX_EQUATIONS
+
+    def computed(self, group: _Group) -> int:
+        """The number of equations of a group that do more than take elements a few apart."""
+        return sum(i not in self.components for i in group.members)
 
     # -- merging -----------------------------------------------------------------------------------------------
 

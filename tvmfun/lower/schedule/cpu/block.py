@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from tvm import tirx
-from tvm.tirx import AllocBuffer, Buffer, IfThenElse, Stmt
+from tvm import ir, tirx
+from tvm.tirx import AllocBuffer, Buffer, BufferStore, IfThenElse, Stmt
 
 from tvmfun.core import expressions
 from tvmfun.lower.machine import Machine
@@ -14,7 +14,7 @@ from tvmfun.lower.schedule.cpu.marked_products import with_products
 from tvmfun.lower.schedule.stages import Block
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr
-from tvmfun.lower.tir.walk import find
+from tvmfun.lower.tir.walk import find, rewrite
 
 STRIP = 64  # neighbouring points per iteration of the ordered loops
 
@@ -22,7 +22,48 @@ STRIP = 64  # neighbouring points per iteration of the ordered loops
 def emit_block(block: Block, machine: Machine, tasks: int) -> Stmt:
     """The loops of a block: strips of its last independent axis, and inside them the ordered axes."""
     body = _with_registers(block.body)
-    return with_products(_loops(replace(block, body=body), machine, tasks), machine)
+    return with_products(_loops(_with_joined_axes(replace(block, body=body)), machine, tasks), machine)
+
+
+def _with_joined_axes(block: Block) -> Block:
+    """The block with one axis instead of the last ones over which all accesses are contiguous."""
+    while len(block.space) > 1 and _walks_as_one(block, *block.space[-2:]):
+        *outer, first, second = block.space
+        joined = Axis.fresh(second, first.extent * second.extent)
+        env = build.unflatten((first, second), joined.var)
+        init = None if block.init is None else build.substitute(block.init, env)
+        block = replace(block, space=(*outer, joined), body=build.substitute(block.body, env), init=init)
+    return block
+
+
+def _walks_as_one(block: Block, first: Axis, second: Axis) -> bool:
+    """Whether a block depends on two static axes by accesses alone that are contiguous over both."""
+    if not isinstance(first.extent, int) or not isinstance(second.extent, int):
+        return False
+    domain = [*block.space, *block.reduce]
+    for stmt in (block.body, block.init):
+        if stmt is None:
+            continue
+        if not all(build.walks_as_one(access, first, second, domain) for access in _accesses(stmt)):
+            return False
+        if _uses_apart_from_indices(stmt, (first, second)):
+            return False
+    return True
+
+
+def _accesses(body: Stmt) -> list[tuple[Buffer, Sequence[Expr]]]:
+    """The buffer and the indices of each load and store."""
+    return [*build.accesses(body), *((store.buffer, store.indices) for store in find(body, BufferStore))]
+
+
+def _uses_apart_from_indices(body: Stmt, axes: Sequence[Axis]) -> bool:
+    """Whether a statement depends on axes other than by the indices of loads and stores."""
+    bare = rewrite(
+        body,
+        (ir.TensorLoad, lambda load: build.zero(str(load.ty))),
+        (BufferStore, lambda store: tirx.Evaluate(store.value)),
+    )
+    return any(build.uses(bare, axis.var) for axis in axes)
 
 
 def _with_registers(body: Stmt) -> Stmt:
