@@ -66,6 +66,56 @@ ROWS: dict[str, Function] = {
 }
 
 
+def _turned_pairs(ns: Any, x: Any, y: Any) -> Any:
+    even, odd, cos, sin = x[..., ::2], x[..., 1::2], y[..., ::2], y[..., 1::2]
+    return ns.np.stack([even * cos - odd * sin, even * sin + odd * cos], -1).reshape(x.shape)
+
+
+def _quaternions(ns: Any, x: Any, y: Any) -> Any:
+    (a, b, c, d), (e, f, g, h) = ([z[:, i] for i in range(4)] for z in (x, y))
+    first = a * e - b * f - c * g - d * h, a * f + b * e + c * h - d * g
+    return ns.np.stack([*first, a * g - b * h + c * e + d * f, a * h + b * g - c * f + d * e], -1)
+
+
+def _overlaps(ns: Any, x: Any, y: Any) -> Any:
+    far = ns.np.minimum((x[:, :2] + x[:, 2:])[:, None], y[:, :2] + y[:, 2:])
+    sides = ns.np.clip(far - ns.np.maximum(x[:, None, :2], y[:, :2]), 0, None)
+    return sides[..., 0] * sides[..., 1]
+
+
+def _pulls(ns: Any, x: Any, y: Any) -> Any:
+    apart = x[:, None] - y
+    return ns.np.sum(apart * (ns.np.sum(apart * apart, -1) + 0.1)[..., None] ** -1.5, 1)
+
+
+def _heat(ns: Any, x: Any, y: Any) -> Any:
+    p = ns.np.pad(x, 1, mode="edge")
+    return x + 0.1 * (p[:-2, 1:-1] + p[2:, 1:-1] + p[1:-1, :-2] + p[1:-1, 2:] - 4 * x) * y
+
+
+#: Of two arrays of shapes, most of a few components for each point; the gradients as well.
+COMPONENTS: dict[str, tuple[Function, tuple[int, ...], tuple[int, ...]]] = {
+    "pairs turned by angles": (_turned_pairs, (4, 512, 8, 64), (512, 1, 64)),
+    "products of quaternions": (_quaternions, (100000, 4), (100000, 4)),
+    "cross products": (lambda ns, x, y: ns.np.cross(x, y), (100000, 3), (100000, 3)),
+    "overlaps of boxes": (_overlaps, (500, 4), (500, 4)),
+    "pulls of bodies": (_pulls, (512, 3), (512, 3)),
+    "softmax of four": (lambda ns, x, y: _softmax(ns, x * y, (-1,)), (100000, 4), (4,)),
+    "softmax of ten": (lambda ns, x, y: _softmax(ns, x * y, (-1,)), (40000, 10), (10,)),
+    "normalization of eight": (lambda ns, x, y: _normalized(ns, x, (-1,)) * y, (50000, 8), (8,)),
+    "largest of windows": (lambda ns, x, y: ns.np.max(x.reshape(8, 32, 2, 32, 2, 64), (2, 4)) * y, (2**21,), (64,)),
+    "columns repeated": (lambda ns, x, y: ns.np.repeat(x, 2, 1) * y, (2000, 500), (1000,)),
+    "heat with edges": (_heat, (512, 512), (512, 512)),
+    "rows by a permutation": (lambda ns, x, y: x[ns.np.argsort(y)], (64, 32, 32, 3), (64,)),
+}
+
+
+def _gradient(ns: Any, function: Function, x: Any, y: Any, w: Any) -> Any:
+    """The gradient with respect to ``x`` of a weighted sum."""
+    grad = tvmfun.grad if ns is OURS else jax.grad
+    return grad(lambda x: ns.np.sum(function(ns, x, y) * w))(x)
+
+
 def patterns() -> Iterator[tuple[str, Function, list[np.ndarray]]]:
     """Yields names, functions of a namespace and arrays, and the arrays."""
     rng = np.random.default_rng(0)
@@ -81,6 +131,12 @@ def patterns() -> Iterator[tuple[str, Function, list[np.ndarray]]]:
     rows = [normal(2048, 2048), rng.integers(0, 2048, 2048).astype("int32")]
     for name, function in ROWS.items():
         yield name, function, rows
+    for name, (function, *shapes) in COMPONENTS.items():
+        arrays = [normal(*shape) for shape in shapes]
+        yield name, function, arrays
+        result = jax.eval_shape(lambda x, y, f=function: f(JAX, x, y), *arrays)
+        weights = normal(*result.shape)
+        yield f"gradient of {name}", lambda ns, *args, f=function: _gradient(ns, f, *args), [*arrays, weights]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 
 import tvmfun
 import tvmfun.numpy as tnp
-from tvmfun import ShapeDtype, nn, optim
+from tvmfun import ShapeDtype, lax, nn, optim
 from tvmfun.lower.fusion.fuse import fuse
 from tvmfun.program_text.reader import Reader
 
@@ -200,3 +200,12 @@ def test_dead_code_has_no_kernel():
     np.testing.assert_array_equal(np.asarray(tvmfun.jit(program)(x)), np.sort(x))
     (loop,) = program.equations
     assert [kernel.name for kernel in fuse(loop.params["body"])] == ["argsort", "reshape", "gather"]
+
+
+def test_a_barrier_around_a_part_stays_one():
+    def function(x):
+        even, odd = map(lax.optimization_barrier, (x[:, ::2], x[:, 1::2]))
+        return tnp.exp(even) + tnp.cos(odd)
+
+    found = fuse(tvmfun.trace(function)(MATRIX))
+    assert [kernel.name for kernel in found] == ["slice", "slice", "exp_cos_add"]

@@ -25,7 +25,7 @@ from tvmfun.ops.control import switch
 from tvmfun.ops.conv import conv
 from tvmfun.ops.dot import dot_general
 from tvmfun.ops.pointwise import astype
-from tvmfun.ops.shape import concat, flip, pad, permute_dims, slice
+from tvmfun.ops.shape import concat, flip, pad, permute_dims, reshape, slice
 
 # Larger kernels save no more memory traffic, and take long to compile.
 MAX_EQUATIONS = 48
@@ -33,7 +33,7 @@ MAX_EQUATIONS = 48
 _MAX_EXPANSION = 400
 # Changes of layout that loaders of products follow, in which neighbours stay neighbours along some axis.
 _TURNS = (flip, permute_dims)
-# How far apart elements are at most that vectors are made of as fast as of neighbours.
+# Vectors of elements at most so far apart are read as fast as neighbours.
 _MOST_APART = 8
 # Ops that put parts together.
 _JOINS = (concat, pad)
@@ -168,6 +168,8 @@ class _Fusion:
         That is where parts are stacked along a new axis, where they are taken from one, and in gradients of both.
         """
         equation = self.equations[i]
+        if equation.op is not reshape:
+            return False
         (source,) = equation.inputs
         before, after = source.aval.shape, self.shape(i)
         if [n for n in before if n != 1] != [n for n in after if n != 1]:
@@ -179,17 +181,13 @@ class _Fusion:
     def is_component(self, i: int) -> bool:
         """Whether the equation takes elements a few apart, such as ``x[..., 0]``, which every reader can do as well."""
         equation = self.equations[i]
-        if equation.op.view:
+        if equation.op is reshape:
             return self.reshapes_part(i) and self.producer.get(equation.inputs[0]) in self.components
         if equation.op is not slice:
             return False
         distance = 1
-        for size, taken, step in zip(
-            reversed(equation.inputs[0].aval.shape),
-            reversed(self.shape(i)),
-            reversed(equation.params["step"]),
-            strict=True,
-        ):
+        along_axes = equation.inputs[0].aval.shape, self.shape(i), equation.params["step"]
+        for size, taken, step in zip(*map(reversed, along_axes), strict=True):
             if taken != 1:
                 return 1 < typical(distance * step) <= _MOST_APART
             distance *= size
