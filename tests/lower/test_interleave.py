@@ -217,3 +217,11 @@ def test_empty_stacks():
         x = draw(*shape)
         assert tvmfun.jit(MOVES["stack of two"])(x).shape == (*shape, 2)
         assert tvmfun.jit(MOVES["repeated twice"])(x).shape == (shape[0], 2 * shape[1])
+
+
+def test_a_stack_of_one_intermediate():
+    """Its bits are those of the rounded number, although the kernel keeps it in float32."""
+    for shape in ((16,), (33, 2)):
+        x = draw(*shape).astype("bfloat16")
+        f = lambda x: tnp.stack([x, tnp.tanh(x), tnp.tanh(x)], axis=-1)
+        np.testing.assert_array_equal(tvmfun.jit(f)(x), np.stack([x, *2 * [np.asarray(tnp.tanh(x))]], -1))

@@ -181,3 +181,12 @@ def test_long_sums_of_one_number_keep_their_digits(shape, axis):
     """Added up one by one they would lose half of them: every rounding errs to the same side."""
     x = np.full(shape, 0.1, "float32")
     np.testing.assert_allclose(tnp.sum(x, axis=axis), x.astype(np.float64).sum(axis), rtol=2e-6)
+
+
+def test_medians_of_infinities():
+    x = np.array([[-np.inf, 1], [np.inf, 1], [np.inf, -np.inf], [1, 3], [-np.inf, -np.inf], [np.nan, 1]], "float32")
+    expected = [-np.inf, np.inf, np.nan, 2, -np.inf, np.nan]
+    np.testing.assert_array_equal(tnp.median(x, axis=1), expected)
+    np.testing.assert_array_equal(tnp.quantile(x, 0.25, axis=1), [-np.inf, np.inf, np.nan, 1.5, -np.inf, np.nan])
+    slopes = tvmfun.grad(lambda x: tnp.sum(tnp.median(x, axis=1)))(x[3:4])
+    np.testing.assert_array_equal(slopes, [[0.5, 0.5]])

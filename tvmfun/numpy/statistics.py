@@ -24,7 +24,6 @@ from tvmfun.numpy.elementwise import (
     equal,
     less,
     less_equal,
-    logical_and,
     logical_not,
     logical_or,
     maximum,
@@ -132,8 +131,11 @@ def _quantile(
     else:
         share = x.dtype.type(0.5) if method == "midpoint" else weight
         between = add(below, multiply(share, subtract(above, below)))
-        # The difference of infinities is NaN. Equal numbers keep their shares of the derivative.
-        result = where(logical_and(equal(below, above), isinf(below)), below, between)
+        # Shares of infinities are infinite; the difference of one from a number would make NaN of them.
+        # Equal numbers keep their shares of the derivative.
+        shares = add(multiply(below, 1 - share), multiply(above, share))
+        is_infinite = logical_or(isinf(below), isinf(above))
+        result = where(is_infinite, where(equal(below, above), below, shares), between)
     if not ignore_nan:
         result = where(isnan(rows[..., -1:]), math.nan, result)
     if keepdims:

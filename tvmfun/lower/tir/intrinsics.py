@@ -53,22 +53,25 @@ def expand(func: tirx.PrimFunc, lanes: int = 0) -> tirx.PrimFunc:
 
 
 def _with_wide_intermediates(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """The function with float32 arithmetic instead of bfloat16, also in the values of bound variables."""
+    """The function with float32 arithmetic instead of bfloat16."""
     wide = tirx.transform.BF16ComputeLegalize()(tvm.IRModule({"main": func}))["main"]
     pairs = zip(*([node.buffer for node in find(f.body, AllocBuffer)] for f in (func, wide)), strict=True)
     widened = {old: new for old, new in pairs if not old.same_as(new)}
+    # In values of bound variables TVM leaves the old ones.
+    widened |= {new: new for new in widened.values()}
 
     def bits(call: ir.Call) -> Expr:
         """Bits of an intermediate, rounded to bfloat16 first."""
         load = call.args[0] if called(call) == "tirx.reinterpret" else None
-        if not isinstance(load, ir.TensorLoad) or load.source not in widened:
+        is_half = str(call.ty).startswith("uint16")
+        if not is_half or not isinstance(load, ir.TensorLoad) or load.source not in widened:
             return call
         lanes = str(call.ty).removeprefix("uint16")  # such as "x16"; empty for a single number
         exact = tirx.reinterpret(f"uint32{lanes}", widened[load.source][tuple(load.indices)])
         rounded = exact + _u(0x7FFF) + (exact >> _u(16) & _u(1))
         return tirx.Cast(f"uint16{lanes}", rounded >> _u(16))
 
-    return wide.with_body(rewrite(wide.body, (Bind, lambda bind: Bind(bind.var, rewrite(bind.value, (ir.Call, bits))))))
+    return wide.with_body(rewrite(wide.body, (ir.Call, bits)) if widened else wide.body)
 
 
 def _expand_inequality(comparison: tirx.NE) -> Expr:
