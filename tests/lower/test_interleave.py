@@ -225,3 +225,24 @@ def test_a_stack_of_one_intermediate():
         x = draw(*shape).astype("bfloat16")
         f = lambda x: tnp.stack([x, tnp.tanh(x), tnp.tanh(x)], axis=-1)
         np.testing.assert_array_equal(tvmfun.jit(f)(x), np.stack([x, *2 * [np.asarray(tnp.tanh(x))]], -1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bool"])
+def test_moved_elements_in_loops(dtype):
+    """Buffers of loops may have other shapes than what is kept in them, and bools are bytes there."""
+    x = (draw(40, 33) * 2).astype(dtype)
+
+    def changed(x: Any, y: Any) -> Any:
+        mixed = tnp.cos(tnp.arange(y.size) * 0.1).reshape(y.shape) * y.astype("float32")
+        ends = tnp.stack([mixed.min(), mixed.sum()], axis=-1)
+        return x ^ (ends[1] > ends[0]) if dtype == "bool" else x * 0.5 + ends[1] * 1e-3
+
+    def function(x: Any) -> Any:
+        looped = lambda f: lax.scan(lambda c, _: (changed(c, f(c) > 0 if dtype == "bool" else f(c)), f(c)), x, length=3)
+        return [looped(f) for f in MOVES.values()]
+
+    program = tvmfun.trace(function)(x)
+    expected = reference.evaluate(program, [*program.captured, x])
+    for got, want in zip(tvmfun.tree.leaves(tvmfun.jit(function)(x)), expected, strict=True):
+        np.testing.assert_allclose(np.asarray(got, "float64"), np.asarray(want, "float64"), rtol=1e-4, atol=1e-4)

@@ -147,6 +147,19 @@ def test_results_are_written_over_donated_arrays():
         np.testing.assert_array_equal(tvmfun.jit(f, donate_argnums=0)(tvmfun.device_put(x)), expected)
 
 
+def test_parts_of_parts():
+    x = draw(50, 4)
+
+    def f(x: Any) -> Any:
+        wide = tnp.exp(x) * tnp.sin(x) + tnp.cos(x) / (x * x + 1)
+        pairs = tnp.tanh(wide[:, :2] / (wide[:, 2:] ** 2 + 1)) + tnp.exp(wide[:, :2])
+        return tnp.sin(pairs[:, 0]) / (pairs[:, 1] ** 2 + 1) + pairs[:, 0] * pairs[:, 1]
+
+    program = tvmfun.trace(f)(x)
+    (expected,) = reference.evaluate(program, [*program.captured, x])
+    np.testing.assert_allclose(tvmfun.jit(f)(x), expected, rtol=1e-5, atol=1e-5)
+
+
 def test_parts_behind_a_condition():
     """Elements that a condition excludes are not read."""
     x = draw(50, 2)

@@ -127,12 +127,14 @@ def compute_parts(stages: Sequence[AnyStage], temps: Sequence[Buffer]) -> tuple[
     The parts are maps over the space of their readers, so that vectors of them stay in registers.
     """
     stages, temps = list(stages), list(temps)
-    for producer in list(stages):
+    position = 0
+    while position < len(stages):
+        producer = stages[position]
         found = _parts(producer, stages, temps)
         if found is None:
+            position += 1
             continue
         parts, readers = found
-        position = next(i for i, stage in enumerate(stages) if stage is producer)
         stages = [readers.get(id(stage), stage) for stage in stages]
         stages[position : position + 1] = parts
         temps = [buffer for buffer in temps if not buffer.same_as(producer.output)] + [part.output for part in parts]

@@ -46,7 +46,7 @@ def expand(func: tirx.PrimFunc, lanes: int = 0) -> tirx.PrimFunc:
     func = call_vector_functions(func, lanes)
     func = func.with_body(rewrite(func.body, (tirx.NE, _expand_inequality), (ir.Call, _expand_is_nan)))
     # TVM's legalization of bfloat16 does not widen bound variables, so it runs before there are any.
-    if any(str(node.ty) == "bfloat16" for node in find(func.body, tirx.Cast, ir.TensorLoad)):
+    if any(str(node.ty).startswith("bfloat16") for node in find(func.body, tirx.Cast, ir.TensorLoad)):
         func = _with_wide_intermediates(func)
     body = rewrite(func.body, (For, _expand_vectorized))
     return func.with_body(rewrite(body, (BufferStore, _expand_scalar)))

@@ -39,13 +39,13 @@ class BufferRef:
         return BufferRef(self.buffer, ShapeDtype(self.aval.shape[1:], self.aval.dtype), (*self.lead, index))
 
     def load(self, indices: Sequence[Any] = ()) -> Any:
-        """The element at ``indices``, as an expression."""
+        """The element at ``indices``, or the vector of several in a row, as an expression."""
         value = self.buffer[tuple(self._indices(indices))]
-        return tirx.Cast("bool", value) if self.is_widened else value
+        return tirx.Cast(str(value.ty).replace("int8", "bool"), value) if self.is_widened else value
 
     def store(self, value: Any, indices: Sequence[Any] = ()) -> tirx.Stmt:
-        """The statement that writes the element at ``indices``."""
-        value = value.astype("int8") if self.is_widened else value
+        """The statement that writes the element at ``indices``, or several in a row."""
+        value = tirx.Cast(str(value.ty).replace("bool", "int8"), value) if self.is_widened else value
         return tirx.BufferStore(self.buffer, value, self._indices(indices))
 
     def region(self, ranges: Sequence[ir.Range]) -> tirx.BufferRegion:
@@ -59,11 +59,16 @@ class BufferRef:
         return self.buffer[(*self.lead, *(0 for _ in self._shape))]
 
     def _indices(self, indices: Sequence[Any]) -> list:
+        vector = indices[-1] if indices and isinstance(indices[-1], tirx.Ramp) else None
         if self.is_reshaped:
+            # The elements of a vector are in a row whatever the shape.
+            indices = indices if vector is None else [*indices[:-1], vector.base]
             axes = [[Axis(tirx.Var("i", "int32"), size) for size in shape] for shape in (self.aval.shape, self._shape)]
             element = flatten(axes[0], {axis.var: i for axis, i in zip(axes[0], indices, strict=True)})
             position = unflatten(axes[1], element)
             indices = [position[axis.var] for axis in axes[1]]
+            if vector is not None:
+                indices[-1] = tirx.Ramp(indices[-1], vector.stride, vector.lanes)
         return [*self.lead, *indices]
 
     @cached_property

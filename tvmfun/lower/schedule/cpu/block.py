@@ -26,8 +26,8 @@ def emit_block(block: Block, machine: Machine, tasks: int) -> Stmt:
 
 
 def _with_joined_axes(block: Block) -> Block:
-    """The block with one axis instead of the last ones over which all accesses are contiguous."""
-    while len(block.space) > 1 and _walks_as_one(block, *block.space[-2:]):
+    """The block with one axis instead of a short last one and those before it that it continues."""
+    while len(block.space) > 1 and is_straight(block) and _walks_as_one(block, *block.space[-2:]):
         *outer, first, second = block.space
         joined = Axis.fresh(second, first.extent * second.extent)
         env = build.unflatten((first, second), joined.var)
@@ -37,8 +37,8 @@ def _with_joined_axes(block: Block) -> Block:
 
 
 def _walks_as_one(block: Block, first: Axis, second: Axis) -> bool:
-    """Whether a block depends on two static axes by accesses alone that are contiguous over both."""
-    if not isinstance(first.extent, int) or not isinstance(second.extent, int):
+    """Whether a block depends on two axes, of which the second is short, by accesses alone, contiguous over both."""
+    if not isinstance(first.extent, int) or not isinstance(second.extent, int) or second.extent >= STRIP:
         return False
     domain = [*block.space, *block.reduce]
     for stmt in (block.body, block.init):
