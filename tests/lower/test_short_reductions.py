@@ -19,7 +19,7 @@ TERMS = (1, 2, 3, 5, 8, 9)
 
 
 def distances(x: Any) -> Any:
-    """Those of the first 20 rows to all rows."""
+    """Distances of the first 20 rows to all rows."""
     return tnp.sqrt(tnp.sum((x[:20, None] - x) ** 2, axis=-1) + 1)
 
 

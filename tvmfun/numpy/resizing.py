@@ -410,7 +410,7 @@ def _pad_with_elements(x: Array, widths: list, mode: str) -> Array:
 
 
 def _ends(x: Array, axis: int, before: int, after: int, mode: str) -> tuple[Array, Array]:
-    """What is put before and after a long enough axis."""
+    """Elements that are put before and after a long enough axis."""
     size = x.shape[axis]
     part = lambda start, stop: x[(slice(None),) * axis + (slice(start, stop),)]
     if mode == "edge":
