@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.results import draw
+from support.results import assert_evaluated, draw
 from tvm import ir, tirx
 
 import tvmfun
@@ -77,24 +77,8 @@ ROUNDING = {"float64": 1e-13, "float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2
 
 def check(functions: dict[str, Callable[[Any], Any]], name: str, dtype: str) -> None:
     """Compares values of all shapes, and gradients of floats, with the reference's."""
-    f, is_float = functions[name], dtype in ROUNDING
-    arrays = [(draw(*shape) * (1 if is_float else 50)).astype(dtype) for shape in SHAPES]
-
-    def weighted(x: Any) -> Any:
-        results = tvmfun.tree.leaves(f(x))
-        weights = [(tnp.arange(y.size) * 37 % 11 - 5).reshape(y.shape) for y in results]
-        return sum(tnp.sum(y * w.astype(dtype)) for y, w in zip(results, weights, strict=True))
-
-    def function(*xs: Any) -> Any:
-        return [(f(x), tvmfun.grad(weighted)(x) if is_float else ()) for x in xs]
-
-    program = tvmfun.trace(function)(*arrays)
-    expected = reference.evaluate(program, [*program.captured, *arrays])
-    digits = ROUNDING.get(dtype, 0)
-    for got, want in zip(tvmfun.tree.leaves(tvmfun.jit(function)(*arrays)), expected, strict=True):
-        assert (got.shape, got.dtype) == (want.shape, want.dtype)
-        got, want = np.asarray(got, "float64"), np.asarray(want, "float64")
-        np.testing.assert_allclose(got, want, rtol=digits, atol=30 * digits)
+    scale = 1 if dtype in ROUNDING else 50
+    assert_evaluated(functions[name], [(draw(*shape) * scale).astype(dtype) for shape in SHAPES], ROUNDING.get(dtype))
 
 
 OTHERS = ("bfloat16", "float64", "float16", "uint8")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.results import draw
+from support.results import assert_evaluated, draw
 
 import tvmfun
 import tvmfun.numpy as tnp
@@ -51,26 +51,11 @@ FORMULAS: dict[str, Callable[[Any], Any]] = {
 ROUNDING = {"float64": 1e-12, "float32": 1e-5, "bfloat16": 3e-2}
 
 
-def check(f: Callable[[Any], Any], dtype: str, least: int = 1) -> None:
+def check(f: Callable[[Any], Any], dtype: str) -> None:
     """Compares values for all numbers of terms, and gradients of floats, with the reference's."""
-    is_float = dtype in ROUNDING
-    arrays = [(draw(67, terms) * (1 if is_float else 3)).astype(dtype) for terms in TERMS if terms >= least]
-
-    def weighted(x: Any) -> Any:
-        results = tvmfun.tree.leaves(f(x))
-        weights = [(tnp.arange(y.size) * 37 % 11 - 5).reshape(y.shape) for y in results]
-        return sum(tnp.sum(y * w.astype(dtype)) for y, w in zip(results, weights, strict=True))
-
-    def function(*xs: Any) -> Any:
-        return [(f(x), tvmfun.grad(weighted)(x) if is_float else ()) for x in xs]
-
-    program = tvmfun.trace(function)(*arrays)
-    expected = reference.evaluate(program, [*program.captured, *arrays])
-    digits = ROUNDING.get(dtype, 0)
-    for got, want in zip(tvmfun.tree.leaves(tvmfun.jit(function)(*arrays)), expected, strict=True):
-        assert (got.shape, got.dtype) == (want.shape, want.dtype)
-        got, want = np.asarray(got, "float64"), np.asarray(want, "float64")
-        np.testing.assert_allclose(got, want, rtol=digits, atol=30 * digits)
+    scale = 1 if dtype in ROUNDING else 3
+    arrays = [(draw(67, terms) * scale).astype(dtype) for terms in TERMS]
+    assert_evaluated(f, arrays, ROUNDING.get(dtype))
 
 
 @pytest.mark.quick("maximum-*", "sum-*")

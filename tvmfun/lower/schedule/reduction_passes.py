@@ -11,7 +11,7 @@ from tvmfun.core import dims
 from tvmfun.lower.schedule.stages import Stage, accumulator, is_view
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, volume
-from tvmfun.lower.tir.walk import find, rewrite
+from tvmfun.lower.tir.walk import find
 from tvmfun.ops.formula import opaque
 
 # A reduction of at least SPLIT_WORK with fewer independent tasks than MIN_TASKS is cut in pieces, one of at least half
@@ -86,8 +86,7 @@ def _has_plain_terms(stage: Stage) -> bool:
     conditions += [node.args[0] for node in find(stage.value, ir.Call) if build.is_choice(node)]
     indices = [index for load in build.loads(stage.value) for index in load.indices]
     is_element = lambda index: isinstance(index, ir.Var) or not depends(index)
-    bare = [rewrite(condition, (ir.TensorLoad, lambda load: build.zero(str(load.ty)))) for condition in conditions]
-    return all(map(is_element, indices)) and not any(map(depends, bare))
+    return all(map(is_element, indices)) and all(build.is_only_in_indices(x, stage.reduce) for x in conditions)
 
 
 def merge_reduced_axes(stage: Stage) -> Stage:

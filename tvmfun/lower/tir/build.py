@@ -372,8 +372,12 @@ def accesses(value) -> list[tuple[Buffer, Sequence[Expr]]]:
 
 
 def is_only_in_indices(value, axes: Sequence[Axis]) -> bool:
-    """Whether the value depends on the axes only through the indices of its loads."""
-    bare = rewrite(value, (ir.TensorLoad, lambda load: zero(str(load.ty))))
+    """Whether an expression or statement depends on the axes only through the indices of its loads and stores."""
+    bare = rewrite(
+        value,
+        (ir.TensorLoad, lambda load: zero(str(load.ty))),
+        (BufferStore, lambda store: tirx.Evaluate(store.value)),
+    )
     return not any(uses(bare, axis.var) for axis in axes)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from tvm import ir, tirx
+from tvm import tirx
 from tvm.tirx import AllocBuffer, Buffer, BufferStore, IfThenElse, Stmt
 
 from tvmfun.core import expressions
@@ -14,7 +14,7 @@ from tvmfun.lower.schedule.cpu.marked_products import with_products
 from tvmfun.lower.schedule.stages import Block
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr
-from tvmfun.lower.tir.walk import find, rewrite
+from tvmfun.lower.tir.walk import find
 
 STRIP = 64  # neighbouring points per iteration of the ordered loops
 
@@ -46,7 +46,7 @@ def _walks_as_one(block: Block, first: Axis, second: Axis) -> bool:
             continue
         if not all(build.walks_as_one(access, first, second, domain) for access in _accesses(stmt)):
             return False
-        if _uses_apart_from_indices(stmt, (first, second)):
+        if not build.is_only_in_indices(stmt, (first, second)):
             return False
     return True
 
@@ -54,16 +54,6 @@ def _walks_as_one(block: Block, first: Axis, second: Axis) -> bool:
 def _accesses(body: Stmt) -> list[tuple[Buffer, Sequence[Expr]]]:
     """The buffer and the indices of each load and store."""
     return [*build.accesses(body), *((store.buffer, store.indices) for store in find(body, BufferStore))]
-
-
-def _uses_apart_from_indices(body: Stmt, axes: Sequence[Axis]) -> bool:
-    """Whether a statement depends on axes other than by the indices of loads and stores."""
-    bare = rewrite(
-        body,
-        (ir.TensorLoad, lambda load: build.zero(str(load.ty))),
-        (BufferStore, lambda store: tirx.Evaluate(store.value)),
-    )
-    return any(build.uses(bare, axis.var) for axis in axes)
 
 
 def _with_registers(body: Stmt) -> Stmt:
