@@ -33,7 +33,7 @@ from tvmfun.lower.fusion.kernel import Kernel
 from tvmfun.lower.schedule import schedule
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.calling_convention import NO_ALIAS, packed
-from tvmfun.lower.tir.quotients import protect_quotients
+from tvmfun.lower.tir.flatten import flatten_buffers
 from tvmfun.lower.tir.walk import called, find, rewrite
 
 SM_90 = {"kind": "cuda", "arch": "sm_90"}
@@ -48,7 +48,7 @@ _FLATTENING = tvm.transform.Sequential(
         s_tir.transform.ConvertBlocksToOpaque(),
         s_tir.transform.LowerMatchBuffer(),
         s_tir.transform.LowerOpaqueBlock(),
-        tirx.transform.FlattenBuffer(),
+        flatten_buffers,
         tirx.transform.BF16ComputeLegalize(),
         tirx.transform.NarrowDataType(32),
     ]
@@ -124,7 +124,6 @@ def is_ours(function: tirx.PrimFunc) -> bool:
 def on_cpu(function: tirx.PrimFunc, reverse: bool = False) -> tirx.PrimFunc:
     """Returns the scheduled kernel with loops instead of blocks and threads, in reverse order on request."""
     body = rewrite(function.body, (For, lambda loop: _serial_blocks(loop, reverse)))
-    body = protect_quotients(body)  # the numbers of threads in reverse order descend
     attributes = {"s_tir": True, "global_symbol": "main", "tirx.noalias": True}
     return tirx.PrimFunc(function.params, body, function.ret_type, tvm.ir.make_node("ir.DictAttrs", **attributes))
 

@@ -30,9 +30,9 @@ from tvmfun.lower.tir.calling_convention import (
     is_packed,
     packed,
 )
+from tvmfun.lower.tir.flatten import flatten_buffers
 from tvmfun.lower.tir.held_values import hold, is_float, release, through_memory
 from tvmfun.lower.tir.narrow_stores import protect_narrow_stores
-from tvmfun.lower.tir.quotients import protect_quotients, reveal_constants
 from tvmfun.lower.tir.step_vectors import with_step_vectors
 from tvmfun.lower.tir.vector_variables import keep_vectors
 from tvmfun.lower.tir.walk import find, rewrite
@@ -47,7 +47,6 @@ _FEW_STORES = 200
 # LLVM's level of optimization, as targets call it.
 _OPT_LEVEL = "opt-level"
 
-_HAS_PROTECTED_QUOTIENTS = "tvmfun.has_protected_quotients"
 _HOLDS_FORMULAS = "tvmfun.holds_formulas"
 # Rules whose kernels are products with little index arithmetic per operation.
 _PRODUCTS = ("contraction", "winograd")
@@ -394,10 +393,9 @@ _SHARE = {optimized: _sharing(optimized) for optimized in (False, True)}
 _LOWERING = {
     optimized: tvm.transform.Sequential(
         [
-            # ``FlattenBuffer`` simplifies index quotients wrongly, and LLVM stores past arrays of narrow elements.
-            _of_bodies("tvmfun.ProtectQuotients", protect_quotients, _HAS_PROTECTED_QUOTIENTS),
+            # LLVM stores past arrays of narrow elements.
             _of_bodies("tvmfun.ProtectNarrowStores", protect_narrow_stores),
-            tirx.transform.FlattenBuffer(),
+            flatten_buffers,
             tirx.transform.BF16ComputeLegalize(),
             tirx.transform.NarrowDataType(32),
             tirx.transform.VectorizeLoop(True),
@@ -406,7 +404,6 @@ _LOWERING = {
             s_tir.transform.RenormalizeSplitPattern(),
             tirx.transform.StmtSimplify(),
             _RELEASE,
-            _undoing("tvmfun.RevealConstants", reveal_constants, _HAS_PROTECTED_QUOTIENTS),
             # A select evaluates both sides; unsafe ones become branches.
             s_tir.transform.RewriteUnsafeSelect(),
             share,

@@ -10,16 +10,13 @@ from tvm.target import Target
 from tvmfun.lower import target as targets
 from tvmfun.lower.schedule.cpu import rules as cpu_rules
 from tvmfun.lower.schedule.gpu import rules as gpu_rules
-from tvmfun.lower.tir.quotients import protect_quotients
 
 
 def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     """Returns the kernel with loops arranged for the target; the attribute ``tvmfun.rule`` names the rule."""
     if targets.is_cpu(target):
         return cpu_rules.schedule(function, target)
-    scheduled = gpu_rules.schedule(function, target)
-    # For CPUs a pass of codegen does this; kernels for GPUs are lowered by TVM's passes.
-    return scheduled.with_body(protect_quotients(scheduled.body))
+    return gpu_rules.schedule(function, target)
 
 
 def schedule_in_place(
@@ -40,5 +37,4 @@ def schedule_in_place(
     pairs = [(params[source], params[output]) for source, output in in_place]
     if targets.is_cpu(target):
         return cpu_rules.schedule_in_place(function, target, pairs)
-    scheduled = gpu_rules.schedule_in_place(function, target, pairs)
-    return scheduled and scheduled.with_body(protect_quotients(scheduled.body))
+    return gpu_rules.schedule_in_place(function, target, pairs)

@@ -16,6 +16,7 @@ from tvmfun.errors import TargetError
 from tvmfun.lower.codegen.cuda.constants import with_plain_constants
 from tvmfun.lower.codegen.cuda.cubins import PLACEHOLDER, KernelSource
 from tvmfun.lower.codegen.cuda.tensor_maps import tensor_maps, with_maps
+from tvmfun.lower.tir.flatten import flatten_buffers
 from tvmfun.lower.tir.truncated_quotients import truncate_quotients
 from tvmfun.lower.tir.walk import called, find, rewrite
 
@@ -219,7 +220,7 @@ def _splitting(is_dynamic: bool) -> tvm.transform.Pass:
             s_tir.transform.InjectSoftwarePipeline(),
             s_tir.transform.TransformMmaBufferLayout(),
             s_tir.transform.LowerOpaqueBlock(),
-            tirx.transform.FlattenBuffer(),
+            flatten_buffers,
             _addresses_of_bools,
             tirx.transform.BF16ComputeLegalize(),
             _round_to_bfloat16,
