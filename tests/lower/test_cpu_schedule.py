@@ -46,8 +46,8 @@ def test_max_pool_and_its_gradient(n, size, c):
     def grow(array):
         return array.repeat(2, 1).repeat(2, 2)
 
-    check((x, top), (value,), [best], "window")
-    check((x, g, dx), (value, cotangent), [np.where(value == grow(best), grow(cotangent), 0)], "window")
+    check((x, top), (value,), [best], "elementwise")
+    check((x, g, dx), (value, cotangent), [np.where(value == grow(best), grow(cotangent), 0)], "elementwise")
 
 
 def test_padded_average_pool():

@@ -244,7 +244,7 @@ KEY = ((2,), "uint32")
             lambda x, g: conv.conv_kernel_gradient(x, g, kernel=(3, 3), **CONV),
             (IMAGES, ((B, 26, 26, 32), "float32")),
         ),
-        ("window", lambda x: conv.window_max(x, **POOL), (IMAGES,)),
+        ("elementwise", lambda x: conv.window_max(x, **POOL), (IMAGES,)),
         ("elementwise", lambda x, o: conv.window_argmax(x, o, **POOL), (IMAGES, ((B, 14, 14, 8), "float32"))),
         ("elementwise", lambda k: threefry2x32(k, k, shape=(B, 3000), word="xor"), (KEY,)),
         ("elementwise", lambda x, i: index.gather(x, i, mode="clip"), (((9, 4000), "float32"), ((B, 1), "int32"))),

@@ -74,6 +74,43 @@ def test_formulas(name, dtype):
     check(FORMULAS[name], dtype)
 
 
+# Lengths, strides, padding before and after, and dilation of windows, some of which overlap or leave gaps.
+WINDOWS = [
+    (2, 2, (0, 0), 1),
+    (2, 1, (1, 0), 1),
+    (3, 2, (1, 1), 1),
+    (3, 1, (0, 2), 2),
+    (2, 3, (1, 1), 1),
+    (1, 2, (0, 0), 1),
+]
+COMPUTATIONS = {"largest": (lax.max, -np.inf), "smallest": (lax.min, np.inf), "sum": (lax.add, 0.0)}
+
+
+@pytest.mark.quick("*-float32")
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("channels", [1, 3, 8, 17])
+@pytest.mark.parametrize("name", COMPUTATIONS)
+def test_windows(name, channels, dtype):
+    computation, init = COMPUTATIONS[name]
+
+    def windows(x: Any, rows: tuple, columns: tuple) -> Any:
+        size, strides, padding, dilation = ((1, *pair, 1) for pair in zip(rows, columns, strict=True))
+        padding = [(0, 0), *padding[1:3], (0, 0)]
+        return lax.reduce_window(
+            x, np.asarray(init, dtype), computation, size, strides, padding, window_dilation=dilation
+        )
+
+    def pooled(x: Any) -> list[Any]:
+        """Windows of two axes of different kinds, after another map, before another one, and in a loop."""
+        pairs = list(zip(WINDOWS, WINDOWS[1:] + WINDOWS[:1], strict=True))
+        results = [windows(x, *pair) for pair in pairs]
+        results += [tnp.tanh(windows(tnp.sin(x), *pair)) * 2 for pair in pairs]
+        same = lambda _, x: windows(x, (2, 1, (1, 0), 1), (3, 1, (1, 1), 1))
+        return [*results, lax.fori_loop(0, 2, same, x)]
+
+    assert_evaluated(pooled, [draw(2, 9, 8, channels).astype(dtype)], ROUNDING[dtype])
+
+
 def test_truth():
     check(lambda x: (tnp.all(x, axis=-1), tnp.any(x, axis=-1), tnp.sum(x, axis=-1)), "bool")
 

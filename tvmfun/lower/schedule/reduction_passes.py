@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tvm import ir, tirx
+from tvm import tirx
 
 from tvmfun.core import dims
 from tvmfun.lower.schedule.stages import Stage, accumulator, is_view
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, volume
-from tvmfun.lower.tir.walk import find
 from tvmfun.ops.formula import opaque
 
 # A reduction of at least SPLIT_WORK with fewer independent tasks than MIN_TASKS is cut in pieces, one of at least half
@@ -53,7 +52,7 @@ def unrolled(stage: Stage) -> list[Stage]:
         The maps, of which the last one has the output; the reduction itself if it has many terms, or one result.
     """
     terms = volume(stage.reduce)
-    if not stage.space or not isinstance(terms, int) or terms > _MOST_TERMS or not _has_plain_terms(stage):
+    if not stage.space or not isinstance(terms, int) or terms > _MOST_TERMS:
         return [stage]
     dtype = accumulator(stage.dtype)
     maps: list[Stage] = []
@@ -74,19 +73,6 @@ def unrolled(stage: Stage) -> list[Stage]:
             output = build.buffer([axis.extent for axis in space], dtype, stage.name)
             maps.append(Stage(stage.name, space, (), output, tuple(axis.var for axis in space), value))
     return maps
-
-
-def _has_plain_terms(stage: Stage) -> bool:
-    """Whether terms are elements along the reduced axes, and neither windows nor chosen by the number of the term.
-
-    TVM simplifies sums of such choices wrongly once that number is a constant, and reads outside of arrays.
-    """
-    depends = lambda value: any(build.uses(value, axis.var) for axis in stage.reduce)
-    conditions = [node.condition for node in find(stage.value, tirx.Select)]
-    conditions += [node.args[0] for node in find(stage.value, ir.Call) if build.is_choice(node)]
-    indices = [index for load in build.loads(stage.value) for index in load.indices]
-    is_element = lambda index: isinstance(index, ir.Var) or not depends(index)
-    return all(map(is_element, indices)) and all(build.is_only_in_indices(x, stage.reduce) for x in conditions)
 
 
 def merge_reduced_axes(stage: Stage) -> Stage:
