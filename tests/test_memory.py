@@ -115,8 +115,9 @@ class TestLargeResults:
         memory.clear_memory()
         return tnp.asarray(np.arange(nbytes // 4, dtype="float32"))
 
-    def test_memory_is_used_again(self):
-        x = self.given()
+    @pytest.mark.parametrize("kilobytes", [257, 400, 1000, 2048])
+    def test_memory_is_used_again(self, kilobytes):
+        x = self.given(kilobytes << 10)
         first = self.double(x)
         address = first.address
         second = self.double(x)
@@ -125,8 +126,9 @@ class TestLargeResults:
         assert self.double(x).address == address
 
     @pytest.mark.parametrize("look", [np.asarray, np.from_dlpack, lambda y: y.tensor, lambda y: y[:1].at[0].set(3)])
-    def test_what_somebody_sees_is_not(self, look):
-        x = self.given()
+    @pytest.mark.parametrize("kilobytes", [257, 2048])
+    def test_what_somebody_sees_is_not(self, look, kilobytes):
+        x = self.given(kilobytes << 10)
         result = self.double(x)
         seen = look(result)
         before = np.array(seen.numpy() if hasattr(seen, "numpy") else seen)
@@ -161,7 +163,7 @@ class TestSmallResults:
     both = staticmethod(jit(lambda x: (x + 1, x - 1)))
     double = staticmethod(jit(lambda x: 2 * x, donate_argnums=0))
 
-    @pytest.mark.parametrize("count", [2_000, 8_192])
+    @pytest.mark.parametrize("count", [2_000, 8_192, 65_536, 65_537, 200_000, 300_000])
     def test_a_loop_allocates_nothing(self, count, monkeypatch):
         x = tnp.zeros(count)
         for _ in range(6):
@@ -177,7 +179,7 @@ class TestSmallResults:
         assert not allocations
         np.testing.assert_array_equal(x, np.full(count, 14))
 
-    @pytest.mark.parametrize("count", [1, 100, 256, 257, 4_257, 8_192, 8_193])
+    @pytest.mark.parametrize("count", [1, 100, 256, 257, 4_257, 8_192, 8_193, 65_537])
     def test_what_is_kept_stays(self, count):
         """Results kept for random times: as they are, seen by others, reshaped, and donated."""
         rng = np.random.default_rng(count)

@@ -87,8 +87,8 @@ COMPUTATIONS = {"largest": (lax.max, -np.inf), "smallest": (lax.min, np.inf), "s
 
 
 @pytest.mark.quick("*-float32")
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
-@pytest.mark.parametrize("channels", [1, 3, 8, 17])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("channels", [1, 3, 17])
 @pytest.mark.parametrize("name", COMPUTATIONS)
 def test_windows(name, channels, dtype):
     computation, init = COMPUTATIONS[name]

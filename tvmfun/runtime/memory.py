@@ -104,7 +104,6 @@ class _Pool:
         self.blocks.setdefault(nbytes, []).append(tensor)
 
 
-_LARGE = 1 << 20
 _POOL = _Pool()
 
 
@@ -174,7 +173,8 @@ class _LargeMemory(Memory):
 # are small, too: one result that is kept keeps its whole block.
 _SMALL, _COMMON = 1024, 4096
 _ALIGNMENT = 64
-# The latest blocks of a size serve again. Four are enough for a loop with three results of this size alive.
+# The latest blocks of a size serve again. Four are enough for a loop with three results of this size alive. Larger ones
+# come from the pool.
 _RECYCLED, _LATEST = 256 << 10, 4
 _Blocks = deque[tuple[Memory, int]]
 _BLOCKS_BY_SIZE: WeakValueDictionary[int, _Blocks] = WeakValueDictionary()
@@ -228,8 +228,8 @@ class ResultBuffers:
         """A block that stores no array, and its address."""
         latest = self._latest
         if latest is None:
-            memory = _LargeMemory(self._shape) if self._shape[0] >= _LARGE else Memory(_new_bytes(self._shape))
-            return memory, memory.address
+            large = _LargeMemory(self._shape)
+            return large, large.address
         try:
             block = latest.popleft() if len(latest) >= _LATEST else None
         except IndexError:  # other threads were faster
@@ -245,6 +245,9 @@ class ResultBuffers:
         self._unused.append(taken)
 
 
+_LEAST_SCRATCH = 1 << 20
+
+
 class Scratch:
     """Memory for intermediates whose size differs between calls.
 
@@ -256,7 +259,7 @@ class Scratch:
     """
 
     def __init__(self, nbytes: int, idle: list[tuple[Memory, int]]) -> None:
-        self._nbytes = max(nbytes, _LARGE)
+        self._nbytes = max(nbytes, _LEAST_SCRATCH)
         self._idle = idle
 
     def take(self) -> tuple[Memory, int]:
