@@ -137,6 +137,23 @@ class TestLargeResults:
         np.testing.assert_array_equal(np.array(seen.numpy() if hasattr(seen, "numpy") else seen), before)
         np.testing.assert_array_equal(others[2], 2 * (np.asarray(x) + 2))
 
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bool", ">f8"])
+    def test_copies_are_in_memory_that_is_used_again(self, dtype):
+        memory.clear_memory()
+        x = (np.arange(2 << 20) % 7).reshape(-1, 8).astype(dtype if dtype != "bfloat16" else tnp.bfloat16)
+        first, second = tnp.asarray(x), tnp.asarray(x[:, ::-1])
+        address = first.address
+        assert second.address != address
+        del first
+        third = tnp.asarray(x.T)
+        assert third.address == address
+        fourth = tvmfun.device_put(second)
+        seen = np.asarray(third)
+        del third
+        again = tnp.asarray(x + x)
+        for got, expected in ((second, x[:, ::-1]), (fourth, x[:, ::-1]), (seen, x.T), (again, x + x)):
+            np.testing.assert_array_equal(np.asarray(got), expected)
+
     def test_there_is_a_limit(self, monkeypatch):
         monkeypatch.setattr(memory._POOL, "limit", 8 << 20)
         for nbytes in (2 << 20, 3 << 20, 4 << 20, 16 << 20):

@@ -23,7 +23,7 @@ from tvmfun.core.donation import CLAIMS, discard, donated_error
 from tvmfun.counters import counters
 from tvmfun.errors import DtypeError, ShapeError
 from tvmfun.runtime.cuda.arrays import DeviceMemory, copy, copy_in, copy_out, new, synchronize
-from tvmfun.runtime.memory import Memory, empty
+from tvmfun.runtime.memory import Memory, allocate
 
 if TYPE_CHECKING:
     from tvmfun.typing import DTypeLike
@@ -425,10 +425,14 @@ def device_array(value: np.ndarray | np.generic, device: Device | None = None, *
     if masked is not None and isinstance(value, masked.MaskedArray):
         raise DtypeError("Array", "an array has no mask", got=type(value).__name__, hint="x.filled(value)")
     counters.to_device += 1
-    host = empty(value.shape, dtypes.NAMES[dtype], value.nbytes)
-    np.copyto(_host_view(host, dtype), value)
-    array = on_device(host, interned(ShapeDtype(value.shape, dtype, weak)))
+    array = _copied(value, interned(ShapeDtype(value.shape, dtype, weak)))
     return array if device is None else move(array, device)
+
+
+def _copied(value: np.ndarray | np.generic, aval: ShapeDtype) -> DeviceArray:
+    memory = allocate(value.nbytes)
+    memory.fill(value, aval.dtype)
+    return DeviceArray(memory, memory.address, aval)
 
 
 def _host_view(tensor: tvm.runtime.Tensor, dtype: np.dtype) -> np.ndarray:
@@ -469,16 +473,9 @@ def _from_dlpack(value: Any) -> DeviceArray:
         counters.to_device += 1
         aval = interned(ShapeDtype(tuple(tensor.shape), str(tensor.dtype)))  # type: ignore[arg-type]
         if tensor.device == _CPU:
-            return on_device(_copied(tensor), aval)
+            return _copied(_host_view(tensor, aval.dtype), aval)
         return duplicate(on_device(tensor, aval).block_until_ready())
     return device_array(view)
-
-
-def _copied(tensor: Any) -> tvm.runtime.Tensor:
-    """A copy of a tensor on the CPU."""
-    result = empty(tensor.shape, tensor.dtype, math.prod(tensor.shape) * tensor.dtype.itemsize)
-    tensor.copyto(result)
-    return result
 
 
 def _on_gpu(memory: DeviceMemory) -> DeviceArray:
@@ -489,7 +486,7 @@ def duplicate(array: DeviceArray, address: int | None = None) -> DeviceArray:
     """Returns a copy of the array; pass its ``address`` if it has been claimed."""
     held = array.held() if address is None else address
     if held >= 0:
-        return on_device(_copied(array.tensor_at(held)), array.aval)
+        return _copied(_host_view(array.tensor_at(held), array.dtype), array.aval)
     memory = new(array.aval, array.memory.device)
     copy(array.memory, held, memory)
     return _on_gpu(memory)
@@ -501,9 +498,9 @@ def move(array: DeviceArray, device: Device) -> DeviceArray:
         return array
     held = array.held()
     if device == _CPU:
-        host = empty(array.shape, dtypes.NAMES[array.dtype], array.nbytes)
-        copy_out(array.memory, held, host.data_ptr(), array.nbytes)
-        return on_device(host, array.aval)
+        host = allocate(array.nbytes)
+        copy_out(array.memory, held, host.address, array.nbytes)
+        return DeviceArray(host, host.address, array.aval)
     memory = new(array.aval, device)
     if held >= 0:
         copy_in(held, memory)

@@ -12,6 +12,7 @@ from sys import getrefcount
 from typing import Any
 from weakref import WeakValueDictionary
 
+import numpy as np
 import tvm
 import tvm_ffi
 
@@ -63,6 +64,10 @@ class Memory:
     def of(self, aval: Any) -> Memory:
         """The same elements as an array of another type."""
         return Memory(self.tensor._create_view(aval.shape, dtypes.NAMES[aval.dtype]), aval)
+
+    def fill(self, value: np.ndarray | np.generic, dtype: np.dtype) -> None:
+        """Copies a NumPy array of any layout to the first bytes, converted to ``dtype``."""
+        np.copyto(np.ndarray(value.shape, dtype, np.from_dlpack(self._tensor)), value)  # type: ignore[arg-type]
 
     @property
     def tensor(self) -> tvm.runtime.Tensor:
@@ -136,19 +141,6 @@ def _retry(error: Exception, nbytes: int, allocate: Callable[[], tvm.runtime.Ten
         raise out_of_memory(nbytes, "an array") from None
 
 
-def empty(shape: Sequence[int], dtype: str, nbytes: int, device: Any = _CPU) -> tvm.runtime.Tensor:
-    """A new uninitialized tensor.
-
-    Raises:
-        OutOfMemoryError: if the allocation fails.
-    """
-    try:
-        tensor = tvm.runtime.empty(shape, dtype, device)
-    except (MemoryError, RuntimeError) as error:
-        tensor = _retry(error, nbytes, lambda: tvm.runtime.empty(shape, dtype, device))
-    return with_huge_pages(tensor, nbytes) if device == _CPU else tensor
-
-
 class _LargeMemory(Memory):
     """A block on the CPU that returns to the pool when no array is stored in it."""
 
@@ -180,12 +172,26 @@ _Blocks = deque[tuple[Memory, int]]
 _BLOCKS_BY_SIZE: WeakValueDictionary[int, _Blocks] = WeakValueDictionary()
 
 
+def _aligned(nbytes: int) -> int:
+    return max(1, -(-nbytes // _ALIGNMENT)) * _ALIGNMENT
+
+
 def _references(block: tuple[Memory, int]) -> int:
     """The number of references to the memory of a block, among them that of the block."""
     return getrefcount(block[0])
 
 
 _UNUSED = _references((Memory(tvm.runtime.empty((1,), "uint8")), 0))
+
+
+def allocate(nbytes: int) -> Memory:
+    """New memory on the CPU for one array, from the pool if it is large.
+
+    Raises:
+        OutOfMemoryError: if the allocation fails.
+    """
+    shape = tvm_ffi.Shape((_aligned(nbytes),))
+    return _LargeMemory(shape) if shape[0] > _RECYCLED else Memory(_new_bytes(shape))
 
 
 def clear_memory() -> None:
@@ -203,7 +209,7 @@ class ResultBuffers:
     """
 
     def __init__(self, sizes: Sequence[int]) -> None:
-        ends = list(accumulate(max(1, -(-size // _ALIGNMENT)) * _ALIGNMENT for size in sizes))
+        ends = list(accumulate(map(_aligned, sizes)))
         calls = max(1, _COMMON // ends[-1]) if ends[-1] <= _SMALL else 1
         self.offsets = [0, *ends[:-1]]
         self._slots = [ends[-1] * i for i in range(1, calls)]
