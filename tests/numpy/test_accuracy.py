@@ -133,3 +133,20 @@ def test_half_precision_is_rounded_once(dtype: str):
         exact = UNARY[name][1](argument.astype("float64"))
         eps = float(tnp.finfo(x.dtype).eps)
         np.testing.assert_allclose(got.astype("float64"), exact, rtol=eps, atol=eps * 1e-3)
+
+
+def test_float64_is_rounded_to_float16_once():
+    """All numbers of half precision, the middles between them, and what is just beside these."""
+    numbers = np.arange(1 << 16, dtype="uint16").view("float16").astype("float64")
+    numbers = np.sort(numbers[np.isfinite(numbers)])
+    middles = (numbers[1:] + numbers[:-1]) / 2
+    near = [np.nextafter(middles, np.inf), np.nextafter(middles, -np.inf), middles * (1 + 2**-40)]
+    ends = [65520, np.nextafter(65520, 0), 1e300, -1e300, 1e-320, -1e-320, -0.0, np.inf, -np.inf, np.nan]
+    rng = np.random.default_rng(0)
+    drawn = rng.integers(0, 1 << 64, 100_001, dtype="uint64").view("float64"), rng.normal(size=100_001) * 1e-7
+    x = np.concatenate([numbers, middles, *near, *drawn, ends])
+    with np.errstate(all="ignore"):
+        expected = x.astype("float16")
+    got = np.asarray(tvmfun.jit(lambda x: x.astype("float16"))(x))
+    np.testing.assert_array_equal(got, expected)
+    np.testing.assert_array_equal(np.signbit(got[x == 0]), np.signbit(expected[x == 0]))

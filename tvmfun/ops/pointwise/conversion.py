@@ -42,6 +42,23 @@ def _to_integer(x: Any, dtype: str) -> Any:
     return tirx.Select(tirx.And(x >= low, x < end), x.astype(dtype), outside)
 
 
+def _rounded_to_odd(x: Any) -> Any:
+    """A float64 as a float32: what is not exact becomes the one of its two neighbors whose last bit is 1.
+
+    It is on the same side of every number of half precision as before, and of the middle between two, so that it is
+    rounded to float16 as the float64 is. Processors without an instruction for that call a function per element.
+    Boldo and Melquiond, *Emulation of FMA and correctly rounded sums*, 2008.
+    """
+    near = x.astype("float32")
+    again, bits = near.astype("float64"), tirx.reinterpret("uint32", near)
+    unsigned = lambda value: tirx.const(value, "uint32")
+    size = lambda value: tirx.Select(value < zero(value), -value, value)
+    is_exact = tirx.Not(tirx.Or(x < again, x > again))  # or NaN
+    other = tirx.Select(size(x) > size(again), bits + unsigned(1), bits - unsigned(1))
+    is_odd = (bits & unsigned(1)).equal(unsigned(1))
+    return tirx.reinterpret("float32", tirx.Select(tirx.Or(is_exact, is_odd), bits, other))
+
+
 def _astype(x: Any, *, dtype: str) -> Any:
     if dtype == "bool":
         return differ(x, zero(x))
@@ -51,6 +68,8 @@ def _astype(x: Any, *, dtype: str) -> Any:
         return _to_integer(x, dtype)
     if dtype in NARROW and not is_float(x) and dtype != dtype_name(x):
         return hidden(x).astype(dtype)
+    if dtype == "float16" and dtype_name(x) == "float64":
+        x = _rounded_to_odd(x)
     return x.astype(dtype)
 
 
