@@ -97,7 +97,7 @@ def nan_maximum(is_nan):
 
 
 @pytest.mark.parametrize("is_nan", [is_nan_by_inequality, is_nan_by_bits])
-@pytest.mark.parametrize("shape,axis", [((64, 128), 1), ((64, 128), 0), ((5, 9), 1), ((300001,), 0)])
+@pytest.mark.parametrize("shape,axis", [((64, 128), 1), ((64, 128), 0), ((5, 19), 1), ((300001,), 0)])
 def test_maximum_written_out_to_keep_nan(shape, axis, is_nan):
     x = placeholder(shape)
     r = te.reduce_axis((0, shape[axis]), "r")
@@ -121,7 +121,7 @@ def test_maximum_keeps_infinities():
 
 
 @pytest.mark.quick("False-300x128", "False-5x3", "False-2x3x33")
-@pytest.mark.parametrize("shape", [(64, 10), (5, 3), (1, 7), (2, 3, 33), (300, 128)])
+@pytest.mark.parametrize("shape", [(64, 40), (5, 3), (1, 7), (2, 3, 33), (300, 128)])
 @pytest.mark.parametrize("log", [False, True])
 def test_softmax(shape, log):
     x = placeholder(shape)

@@ -51,11 +51,11 @@ def test_max_pool_and_its_gradient(n, size, c):
 
 
 def test_padded_average_pool():
-    x = placeholder((2, 7, 7, 5))
+    x = placeholder((2, 7, 7, 17))
     pad = padded(x, 1, 1)
     a, b = te.reduce_axis((0, 3), "a"), te.reduce_axis((0, 3), "b")
-    out = te.compute((2, 7, 7, 5), lambda n, i, j, k: te.sum(pad[n, i + a, j + b, k] / 9, axis=[a, b]), "out")
-    value = random((2, 7, 7, 5))
+    out = te.compute((2, 7, 7, 17), lambda n, i, j, k: te.sum(pad[n, i + a, j + b, k] / 9, axis=[a, b]), "out")
+    value = random((2, 7, 7, 17))
     spread = padded_array(value, 1, 1)
     reference = sum(spread[:, i : i + 7, j : j + 7] for i in range(3) for j in range(3)) / 9
     check((x, out), (value,), [reference], "window")

@@ -15,6 +15,7 @@ from tvm import ir, tirx
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import lax
+from tvmfun.errors import ShapeError
 from tvmfun.lower import target as targets
 from tvmfun.lower.codegen import native
 from tvmfun.lower.tir.flatten import flatten_buffers
@@ -111,6 +112,23 @@ def test_quotients_and_remainders_of_a_number_are_joined():
     module = flatten_buffers(tvm.IRModule({"f": tirx.PrimFunc([source, result], body).with_attr("s_tir", True)}))
     [load] = find(module["f"].body, ir.TensorLoad)
     assert load.indices[0].same_as(find(module["f"].body, tirx.For)[0].loop_var)
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: tnp.sin(x),
+        lambda x: tnp.sum(x, axis=0),
+        lambda x: x.reshape(1 << 12, 1 << 4, -1).max(axis=1),
+        lambda x: x.T + 1,
+        lambda x: x @ x,
+        lambda x: x[5:, 3:],
+        lambda x: x[::-1, 5],
+    ],
+)
+def test_indices_that_32_bits_cannot_hold_are_refused(f):
+    with pytest.raises(ShapeError, match="arrays of 2,147,483,648 or more elements"):
+        tvmfun.jit(f).lower(tvmfun.ShapeDtype((1 << 16, 1 << 16), "float32")).compile()
 
 
 @pytest.mark.parametrize("shape", [("b", "b"), (1, "b")], ids=str)

@@ -14,8 +14,10 @@ import tvmfun.numpy as tnp
 from tvmfun import lax, nn, reference
 from tvmfun.lower import pipeline
 from tvmfun.lower import target as targets
+from tvmfun.lower.machine import Machine
 
-TERMS = (1, 2, 3, 5, 8, 9)
+# Fewer than a vector has lanes, as many, and more, with some that fill no other vector.
+TERMS = (1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 50)
 
 
 def distances(x: Any) -> Any:
@@ -115,9 +117,10 @@ def test_truth():
     check(lambda x: (tnp.all(x, axis=-1), tnp.any(x, axis=-1), tnp.sum(x, axis=-1)), "bool")
 
 
-def test_nan_and_infinities():
-    x = draw(40, 4)
-    x[::7, 1], x[1::7, 0], x[2::7, 3], x[3::7] = np.nan, np.inf, -np.inf, -np.inf
+@pytest.mark.parametrize("terms", [4, 15, 16, 19, 47])
+def test_nan_and_infinities(terms):
+    x = draw(40, terms)
+    x[::7, 1], x[1::7, 0], x[2::7, -1], x[3::7], x[4::7, -1], x[5::7] = np.nan, np.inf, -np.inf, -np.inf, np.nan, -0.0
     extrema = lambda x: (tnp.max(x, axis=1), tnp.min(x, axis=1), tnp.sum(x, axis=1), tnp.max(x, axis=1, initial=0.5))
     with np.errstate(invalid="ignore"):
         expected = x.max(1), x.min(1), x.sum(1), x.max(1, initial=0.5)
@@ -131,8 +134,12 @@ def rules(f: Callable[..., Any], *args: Any) -> list[str]:
 
 
 def test_few_terms_are_maps():
-    assert rules(REDUCTIONS["maximum"], draw(64, 8)) == ["elementwise"]
-    assert rules(REDUCTIONS["maximum"], draw(64, 9)) == ["reduction"]
+    lanes = Machine.of(targets.host()).lanes("float32")
+    assert rules(REDUCTIONS["maximum"], draw(64, lanes - 1)) == ["elementwise"]
+    assert rules(REDUCTIONS["maximum"], draw(64, lanes)) == ["reduction"]
+    columns = lambda x: tnp.max(x, axis=0)
+    assert rules(columns, draw(lanes // 2, 64)) == ["elementwise"]
+    assert rules(columns, draw(lanes // 2 + 1, 64)) == ["reduction"]
     assert rules(lambda x, w: x @ w, draw(64, 3), draw(3, 5)) == ["contraction"]
 
 

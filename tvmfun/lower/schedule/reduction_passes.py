@@ -8,6 +8,7 @@ from dataclasses import replace
 from tvm import tirx
 
 from tvmfun.core import dims
+from tvmfun.lower.machine import Machine
 from tvmfun.lower.schedule.stages import Stage, accumulator, is_view
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, volume
@@ -18,8 +19,6 @@ from tvmfun.ops.formula import opaque
 MIN_TASKS = 16
 MAX_CHUNKS = 32
 SPLIT_WORK, _LONG_WORK = 1 << 16, 1 << 18
-# The most terms of a reduction that is a map.
-_MOST_TERMS = 8
 # Operands that are used at least this often are computed in advance.
 MIN_REUSE = 4
 
@@ -42,7 +41,7 @@ def along_reduced_axis(stage: Stage, prefix: int = 0) -> bool:
     return rows < columns or (rows == columns and rows[0] > 0 and rows[1] == 0)
 
 
-def unrolled(stage: Stage) -> list[Stage]:
+def unrolled(stage: Stage, machine: Machine) -> list[Stage]:
     """A reduction of few terms as maps, of which each combines the result of the one before with a term.
 
     Their lanes are neighbouring results. Readers, and what is read, can be maps of the same kernel, and vectors stay in
@@ -52,7 +51,7 @@ def unrolled(stage: Stage) -> list[Stage]:
         The maps, of which the last one has the output; the reduction itself if it has many terms, or one result.
     """
     terms = volume(stage.reduce)
-    if not stage.space or not isinstance(terms, int) or terms > _MOST_TERMS:
+    if not stage.space or not isinstance(terms, int) or terms > _few(stage, machine):
         return [stage]
     dtype = accumulator(stage.dtype)
     maps: list[Stage] = []
@@ -73,6 +72,13 @@ def unrolled(stage: Stage) -> list[Stage]:
             output = build.buffer([axis.extent for axis in space], dtype, stage.name)
             maps.append(Stage(stage.name, space, (), output, tuple(axis.var for axis in space), value))
     return maps
+
+
+def _few(stage: Stage, machine: Machine) -> int:
+    """The most terms that are few: they fill no vector, or half of one if neighbouring results fill vectors anyway."""
+    lanes = machine.lanes("float32")
+    is_wide = not along_reduced_axis(stage) and dims.always_le(lanes, stage.space[-1].extent)
+    return lanes // 2 if is_wide else lanes - 1
 
 
 def merge_reduced_axes(stage: Stage) -> Stage:

@@ -19,6 +19,7 @@ the quotients and remainders of an index then.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import tvm
@@ -29,15 +30,40 @@ from tvmfun.lower.tir.walk import find, rewrite
 _OUTER, _INNER = (ir.Var(name, ir.PrimType("int32")) for name in ("outer", "inner"))
 _FLATTEN = tirx.transform.FlattenBuffer()
 _SIMPLIFY = tirx.transform.StmtSimplify()
+# The largest int32.
+_MOST = (1 << 31) - 1
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvmfun.FlattenBuffers")
 def flatten_buffers(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
-    """The pass that makes every buffer one-dimensional, and simplifies functions with quotients."""
+    """The pass that makes every buffer one-dimensional, and simplifies functions with quotients.
+
+    Raises:
+        OverflowError: if the one index of an element would not fit the type of those that it is made of.
+    """
+    for function in module.functions.values():
+        _check_indices(function)
     flat = _with_bodies(_FLATTEN(_with_bodies(module, _in_loops)), _without_loops)
     some = {name: f for name, f in flat.functions.items() if find(f.body, tirx.FloorDiv, tirx.FloorMod)}
     simplified = _SIMPLIFY(tvm.IRModule(some, attrs=module.attrs)).functions if some else {}
     return tvm.IRModule({**flat.functions, **simplified}, attrs=module.attrs)
+
+
+def _check_indices(function: tirx.PrimFunc) -> None:
+    buffers = [param for param in function.params if tirx.is_buffer_var(param)]
+    large = {buffer for buffer in buffers if _elements(buffer) > _MOST}
+    if not large:
+        return
+    accesses = [(load.source, load.indices) for load in find(function.body, ir.TensorLoad)]
+    accesses += [(store.buffer, store.indices) for store in find(function.body, tirx.BufferStore)]
+    for buffer, indices in accesses:
+        if buffer in large and not any(str(getattr(index, "ty", "")).startswith("int64") for index in indices):
+            raise OverflowError(f"32-bit indices of {_elements(buffer):,} elements")
+
+
+def _elements(buffer: tirx.Buffer) -> int:
+    """The number of elements of a buffer, as far as its sizes are static."""
+    return math.prod(size if isinstance(size, int) else getattr(size, "value", 1) for size in buffer.shape)
 
 
 def _with_bodies(module: tvm.IRModule, change: Callable[[tirx.Stmt], tirx.Stmt]) -> tvm.IRModule:

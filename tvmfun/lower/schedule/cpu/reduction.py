@@ -377,8 +377,17 @@ class _Row:
             return build.seq(body, self._elements(env, done, bound - done, into))
         whole, tail = divmod(bound - done, self.lanes)
         single = self._vectors(env, build.index(self.last, done), whole, into) if whole else None
-        rest = self._elements(env, build.index(self.last, bound - tail), tail, into) if tail else None
-        return build.seq(body, single, rest)
+        return build.seq(body, single, self._last_vector(env, bound, tail, into) if tail else None)
+
+    def _last_vector(self, env: Env, bound: int, tail: int, into: _Totals) -> Stmt:
+        """The elements that fill no vector, in the last lanes of one that ends with them."""
+        before = self.lanes - tail
+
+        def lane(k: Expr) -> Stmt:
+            term = self._term(env, build.index(self.last, bound - self.lanes) + k)
+            return self._add(into.vectors, [0, k], tirx.Select(k >= before, term, self.init))
+
+        return self._lanes(self.lanes, lane)
 
     def _rounds(self, env: Env, rounds: Expr | int, into: _Totals) -> Stmt:
         """Rounds of several vectors."""

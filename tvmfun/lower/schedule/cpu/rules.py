@@ -116,7 +116,7 @@ def _schedule(func: tirx.PrimFunc, machine: Machine, in_place: Sequence[tuple[Bu
         return None
     stages = without_empty(stages)
     stages = [stage for stage in stages if not any(is_copy(stage, *pair) for pair in in_place)]
-    stages, temps = _without_short_reductions(stages, temps)
+    stages, temps = _without_short_reductions(stages, temps, machine)
     stages = inline_maps(stages, temps, lambda stage: interleaving(stage, stage.space, machine) is not None)
     stages, temps = compute_parts(stages, temps)
     stages, temps = store_truth_as_numbers(stages, temps)
@@ -142,14 +142,14 @@ def _schedule(func: tirx.PrimFunc, machine: Machine, in_place: Sequence[tuple[Bu
 
 
 def _without_short_reductions(
-    stages: Sequence[AnyStage], temps: Sequence[Buffer]
+    stages: Sequence[AnyStage], temps: Sequence[Buffer], machine: Machine
 ) -> tuple[list[AnyStage], list[Buffer]]:
     """The stages with maps instead of reductions of few terms that are no products, and the intermediates."""
     result: list[AnyStage] = []
     temps = list(temps)
     for stage in stages:
         is_reduction = isinstance(stage, Stage) and stage.combine is not None and match(stage) is None
-        maps = unrolled(stage) if is_reduction else [stage]
+        maps = unrolled(stage, machine) if is_reduction else [stage]
         temps += [part.output for part in maps[:-1]]
         result += maps
     return result, temps
