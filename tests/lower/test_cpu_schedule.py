@@ -46,8 +46,9 @@ def test_max_pool_and_its_gradient(n, size, c):
     def grow(array):
         return array.repeat(2, 1).repeat(2, 2)
 
-    check((x, top), (value,), [best], "elementwise")
-    check((x, g, dx), (value, cotangent), [np.where(value == grow(best), grow(cotangent), 0)], "elementwise")
+    rule = "window" if c == 64 else "elementwise"  # with a few channels they fill no vector
+    check((x, top), (value,), [best], rule)
+    check((x, g, dx), (value, cotangent), [np.where(value == grow(best), grow(cotangent), 0)], rule)
 
 
 def test_padded_average_pool():

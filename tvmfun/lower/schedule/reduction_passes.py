@@ -9,7 +9,7 @@ from tvm import tirx
 
 from tvmfun.core import dims
 from tvmfun.lower.machine import Machine
-from tvmfun.lower.schedule.stages import Stage, accumulator, is_view
+from tvmfun.lower.schedule.stages import Stage, accumulator, is_view, is_window
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, volume
 from tvmfun.ops.formula import opaque
@@ -75,10 +75,15 @@ def unrolled(stage: Stage, machine: Machine) -> list[Stage]:
 
 
 def _few(stage: Stage, machine: Machine) -> int:
-    """The most terms that are few: they fill no vector, or half of one if neighbouring results fill vectors anyway."""
+    """The most terms that are few: they fill no vector, or half of one if neighbouring results fill vectors anyway.
+
+    Of windows over many channels none are: all channels of an element are read before the next element.
+    """
     lanes = machine.lanes("float32")
-    is_wide = not along_reduced_axis(stage) and dims.always_le(lanes, stage.space[-1].extent)
-    return lanes // 2 if is_wide else lanes - 1
+    last = stage.space[-1]
+    if along_reduced_axis(stage) or not dims.always_le(lanes, last.extent):
+        return lanes - 1
+    return 0 if is_window(stage) and not is_window(stage, [last]) else lanes // 2
 
 
 def merge_reduced_axes(stage: Stage) -> Stage:

@@ -366,6 +366,14 @@ def is_map(stage: AnyStage) -> bool:
     return isinstance(stage, Stage) and stage.combine is None
 
 
+def is_window(stage: Stage, space: Sequence[Axis] | None = None) -> bool:
+    """Whether some index depends on a reduced and on a remaining axis, which is one of ``space`` if that is given."""
+    remaining = stage.space if space is None else space
+    moves = lambda index, axes: any(build.uses(index, axis.var) for axis in axes)
+    indices = [index for load in build.loads(stage.value) for index in load.indices]
+    return any(moves(index, remaining) and moves(index, stage.reduce) for index in indices)
+
+
 def decided(value: Expr, space: Sequence[Axis]) -> Expr:
     """A value at points of a space, with simple indices, and with choices made that depend on the point alone."""
     analyzer = Analyzer()

@@ -47,7 +47,7 @@ from tvmfun.lower.schedule.stage_passes import (
     store_factors_as_bits,
     store_truth_as_numbers,
 )
-from tvmfun.lower.schedule.stages import AnyStage, Block, Opaque, Stage, is_map, parse, without_empty
+from tvmfun.lower.schedule.stages import AnyStage, Block, Opaque, Stage, is_map, is_window, parse, without_empty
 from tvmfun.lower.tir import build, intrinsics
 from tvmfun.lower.tir.build import Axis, Env, Size, volume
 from tvmfun.lower.tir.overwrite import writes_once
@@ -316,7 +316,7 @@ def _rule(stages: Sequence[AnyStage]) -> str:
     if any(match(stage) for stage in stages):
         return "contraction"
     reductions = [stage for stage in stages if not isinstance(stage, Winograd) and stage.init is not None]
-    if any(isinstance(stage, Stage) and _is_window(stage) for stage in reductions):
+    if any(isinstance(stage, Stage) and is_window(stage) for stage in reductions):
         return "window"
     if reductions:
         return "reduction"
@@ -326,16 +326,3 @@ def _rule(stages: Sequence[AnyStage]) -> str:
 def _is_irregular(stage: Stage | Block) -> bool:
     """Whether a stage is a block that is neither a map nor a reduction."""
     return isinstance(stage, Block) and stage.init is None and (bool(stage.reduce) or not is_straight(stage))
-
-
-def _is_window(stage: Stage) -> bool:
-    """Whether some index depends on a reduced and on a remaining axis."""
-
-    def moves(index, axes: Sequence[Axis]) -> bool:
-        return any(build.uses(index, axis.var) for axis in axes)
-
-    return any(
-        moves(index, stage.space) and moves(index, stage.reduce)
-        for load in build.loads(stage.value)
-        for index in load.indices
-    )
