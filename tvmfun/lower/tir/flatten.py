@@ -36,7 +36,7 @@ _MOST = (1 << 31) - 1
 
 @tvm.transform.module_pass(opt_level=0, name="tvmfun.FlattenBuffers")
 def flatten_buffers(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
-    """The pass that makes every buffer one-dimensional, and simplifies functions with quotients.
+    """The pass that makes every buffer one-dimensional, and simplifies functions with quotients in indices.
 
     Raises:
         OverflowError: if the one index of an element would not fit the type of those that it is made of.
@@ -44,7 +44,7 @@ def flatten_buffers(module: tvm.IRModule, context: tvm.transform.PassContext) ->
     for function in module.functions.values():
         _check_indices(function)
     flat = _with_bodies(_FLATTEN(_with_bodies(module, _in_loops)), _without_loops)
-    some = {name: f for name, f in flat.functions.items() if find(f.body, tirx.FloorDiv, tirx.FloorMod)}
+    some = {name: function for name, function in flat.functions.items() if _has_quotients(function.body)}
     simplified = _SIMPLIFY(tvm.IRModule(some, attrs=module.attrs)).functions if some else {}
     return tvm.IRModule({**flat.functions, **simplified}, attrs=module.attrs)
 
@@ -64,6 +64,14 @@ def _check_indices(function: tirx.PrimFunc) -> None:
 def _elements(buffer: tirx.Buffer) -> int:
     """The number of elements of a buffer, as far as its sizes are static."""
     return math.prod(size if isinstance(size, int) else getattr(size, "value", 1) for size in buffer.shape)
+
+
+def _has_quotients(body: tirx.Stmt) -> bool:
+    """Whether some index has a quotient or a remainder."""
+    if not find(body, tirx.FloorDiv, tirx.FloorMod):
+        return False
+    accesses = find(body, ir.TensorLoad, tirx.BufferStore)
+    return any(find(index, tirx.FloorDiv, tirx.FloorMod) for access in accesses for index in access.indices)
 
 
 def _with_bodies(module: tvm.IRModule, change: Callable[[tirx.Stmt], tirx.Stmt]) -> tvm.IRModule:
