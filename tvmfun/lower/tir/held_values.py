@@ -3,7 +3,8 @@
 ``StmtSimplify`` replaces a bound variable by its value wherever it is used, if evaluating that has no effect. Formulas
 of transcendental functions use intermediate results several times, also in other intermediate results, so their trees
 grow exponentially: of the time to compile ``exp``, the passes took half. A value that may read memory is not
-substituted, and the operator here, which returns its operand, pretends to do that.
+substituted, and the operator here, which returns its operand, pretends to do that. Choices that depend on choices grow
+exponentially in time, and are bound for that.
 """
 
 from __future__ import annotations

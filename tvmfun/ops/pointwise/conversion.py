@@ -43,7 +43,7 @@ def _to_integer(x: Any, dtype: str) -> Any:
 
 
 def _rounded_to_odd(x: Any) -> Any:
-    """A float64 as a float32: what is not exact becomes the one of its two neighbors whose last bit is 1.
+    """A float64 as a float32: what is not exact becomes the one of its two neighbours whose last bit is 1.
 
     It is on the same side of every number of half precision as before, and of the middle between two, so that it is
     rounded to float16 as the float64 is. Processors without an instruction for that call a function per element.
