@@ -377,11 +377,16 @@ class _Row:
             return build.seq(body, self._elements(env, done, bound - done, into))
         whole, tail = divmod(bound - done, self.lanes)
         single = self._vectors(env, build.index(self.last, done), whole, into) if whole else None
-        return build.seq(body, single, self._last_vector(env, bound, tail, into) if tail else None)
+        return build.seq(body, single, self._rest(env, bound, tail, into) if tail else None)
 
-    def _last_vector(self, env: Env, bound: int, tail: int, into: _Totals) -> Stmt:
-        """The elements that fill no vector, in the last lanes of one that ends with them."""
+    def _rest(self, env: Env, bound: int, tail: int, into: _Totals) -> Stmt:
+        """The elements that fill no vector: of floats, in the last lanes of a vector that ends with them.
+
+        With integers LLVM 22 never finishes some counts of true elements, where it knows that lanes are 0.
+        """
         before = self.lanes - tail
+        if bound < self.lanes or not self.dtype.startswith("float"):
+            return self._elements(env, build.index(self.last, bound - tail), tail, into)
 
         def lane(k: Expr) -> Stmt:
             term = self._term(env, build.index(self.last, bound - self.lanes) + k)
