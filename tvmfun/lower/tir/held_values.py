@@ -9,6 +9,8 @@ exponentially in time, and are bound for that.
 
 from __future__ import annotations
 
+import re
+
 import tvm
 from tvm import ir, tirx
 
@@ -91,7 +93,7 @@ def _with_bound_choices(store: tirx.BufferStore) -> tirx.Stmt:
     bindings: list[tirx.Stmt] = []
 
     def bound(choice: tirx.Select) -> ir.Expr:
-        if not str(choice.ty).startswith(("int", "uint", "bool")):
+        if not re.fullmatch(r"u?int\d+", str(choice.ty)):  # no float, bool or vector
             return choice
         var = ir.Var("choice", choice.ty)
         bindings.append(tirx.Bind(var, _kept(choice)))
