@@ -77,12 +77,13 @@ def unrolled(stage: Stage, machine: Machine) -> list[Stage]:
 def _few(stage: Stage, machine: Machine) -> int:
     """The most terms that are few: they fill no vector, or half of one if neighbouring results fill vectors anyway.
 
-    Of windows over many channels none are: all channels of an element are read before the next element.
+    Of windows over many channels none are: all channels of an element are read before the next element. Of integers
+    half as many are: TVM's simplifier takes long for sums of choices between them.
     """
     lanes = machine.lanes("float32")
     last = stage.space[-1]
     if along_reduced_axis(stage) or not dims.always_le(lanes, last.extent):
-        return lanes - 1
+        return lanes - 1 if accumulator(stage.dtype).startswith("float") else lanes // 2
     return 0 if is_window(stage) and not is_window(stage, [last]) else lanes // 2
 
 
