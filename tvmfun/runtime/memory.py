@@ -6,7 +6,7 @@ import ctypes
 import mmap
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from sys import getrefcount
 from typing import Any
@@ -124,21 +124,17 @@ def out_of_memory(nbytes: int, what: str) -> OutOfMemoryError:
 
 
 def _new_bytes(shape: tvm_ffi.Shape) -> tvm.runtime.Tensor:
+    """New bytes; if there is no memory for them, the pool is emptied first."""
     try:
         return _allocate(shape, _BYTE, _CPU, None)
     except (MemoryError, RuntimeError) as error:
-        return _retry(error, shape[0], lambda: _allocate(shape, _BYTE, _CPU, None))
-
-
-def _retry(error: Exception, nbytes: int, allocate: Callable[[], tvm.runtime.Tensor]) -> tvm.runtime.Tensor:
-    """Empties the pool and repeats an allocation that has failed."""
-    if not is_out_of_memory(error):
-        raise error
+        if not is_out_of_memory(error):
+            raise
     clear_memory()
     try:
-        return allocate()
+        return _allocate(shape, _BYTE, _CPU, None)
     except (MemoryError, RuntimeError):
-        raise out_of_memory(nbytes, "an array") from None
+        raise out_of_memory(shape[0], "an array") from None
 
 
 class _LargeMemory(Memory):
