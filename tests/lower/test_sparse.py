@@ -59,10 +59,37 @@ def test_an_update_touches_rows_only(name, donate):
     np.testing.assert_allclose(got, UPDATES[name](table, dense, c), rtol=1e-14, atol=1e-14)
 
 
+OTHER_ARRAYS = {
+    "a decayed table": lambda t, g, c: (t * 0.9 - g) * c,
+    "another gradient": lambda t, g, c: (square(t) @ t + 0.5 * g) / c,
+    "a result": lambda t, g, c: g + t * c,
+}
+
+
+def square(t):
+    """A square matrix of as many rows, in either namespace."""
+    return t @ t.T
+
+
+@pytest.mark.parametrize("name", OTHER_ARRAYS)
+def test_an_intermediate_is_updated_where_it_is(name):
+    """As the gradient of a table that is looked up and multiplied by."""
+    table, indices, updates, c = example()
+    step = lambda t, i, u, c: OTHER_ARRAYS[name](t, gradient(i, u, t), c)
+    program = sparse_updates(tvmfun.trace(step)(table, indices, updates, c))
+    (scatter,) = [equation for equation in program.equations if equation.op.name == "scatter"]
+    assert scatter.inputs[0] in {out for equation in program.equations for out in equation.outputs}
+    dense = np.zeros_like(table)
+    kept = indices < ROWS
+    np.add.at(dense, indices[kept], updates[kept])
+    got = jit(step)(table, indices, updates, c)
+    np.testing.assert_allclose(got, OTHER_ARRAYS[name](table, dense, c), rtol=1e-13, atol=1e-13)
+
+
 KEPT_DENSE = {
     "the gradient is returned": lambda t, g, c: (t - g, g),
     "its norm is needed": lambda t, g, c: t - g / tnp.sqrt(tnp.sum(g * g)),
-    "another operand": lambda t, g, c: t * 0.9 - g,
+    "an operand that is read again": lambda t, g, c: (lambda decayed: (decayed - g, decayed + 1.0))(t * 0.9),
     "a function of it": lambda t, g, c: t - tnp.tanh(g),
     "a row of factors": lambda t, g, c: t - g * tnp.arange(float(WIDTH)),
     "its inverse": lambda t, g, c: t + c / g,

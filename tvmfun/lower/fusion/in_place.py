@@ -41,7 +41,8 @@ def plan_in_place(
     """Returns for each kernel the results to write over inputs that nothing reads later.
 
     Such inputs are donated inputs of the Program. For control flow they are also intermediates, because a copy would
-    cost a pass over the state of a whole training step, and so they are for large arrays on GPUs, to save memory.
+    cost a pass over the state of a whole training step; so they are for updates of some elements, which would copy all
+    others, and for large arrays on GPUs, to save memory.
 
     Args:
         kernels: in the order in which they run.
@@ -135,10 +136,11 @@ class _Planner:
         """The results that the kernel at ``position`` writes over inputs that nothing reads after it."""
         read = Counter(self.viewed.get(atom, atom) for atom in kernel.inputs)
         is_control = kernel.is_control and not self.is_dynamic
+        copies = is_control or (kernel.equations[0].op.overwrites is not None and not self.is_dynamic)
         dead = [
             i
             for i, a in enumerate(kernel.inputs)
-            if (a in self.donated or (a in self.intermediates and (is_control or self.is_worthwhile(a))))
+            if (a in self.donated or (a in self.intermediates and (copies or self.is_worthwhile(a))))
             and self.last_use[a] == position
             and read[a] == 1
         ]
@@ -155,7 +157,7 @@ class _Planner:
                 self.donated.add(variable)
                 self.replaced[result] = variable
                 continue
-            if variable not in self.returned and not is_control and not self.is_worthwhile(variable):
+            if variable not in self.returned and not copies and not self.is_worthwhile(variable):
                 continue
             fitting = [i for i in dead if _type(kernel.inputs[i]) == _type(variable)]
             # A result that is returned does not go into the block of intermediates.

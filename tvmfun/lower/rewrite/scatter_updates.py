@@ -1,7 +1,8 @@
 """Sparse updates: an array plus the scattered gradient of an embedding becomes a scatter into that array.
 
 The gradient of a table is as large as the table, and zero except in the rows that were looked up. If a Program only
-scales it and adds it to the table, this pass lets it compute, read and write these rows alone.
+scales it and adds it to the table, or to a gradient that comes from another use of the table, this pass lets it
+compute, read and write these rows alone.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from tvmfun.ops.pointwise import add, divide, multiply, negative, subtract
 def sparse_updates(program: Program) -> Program:
     """Returns the Program with ``x + c * scatter(0, i, u)`` replaced by ``scatter(x, i, c * u)``.
 
-    ``x`` must be an input and ``c`` a scalar, which may also divide; the product may be subtracted. Two roundings
-    change: updates of one row are summed in another order, and rows without an update keep their values even if ``c``
+    ``x`` must be an input, or an intermediate that nothing else reads, which the scatter may write over. ``c`` is a
+    scalar, which may also divide; the product may be subtracted. Two roundings change: updates of one row are summed in another order, and rows without an update keep their values even if ``c``
     is infinite or NaN, where ``c * 0`` is NaN.
 
     Args:
@@ -42,7 +43,7 @@ class _Update:
     """The update ``result = array + scale(scatter(0, indices, updates))``.
 
     Args:
-        array: the input.
+        array: the array that is updated.
         result: the variable of the result.
         scatter: the equation of the scatter.
         scaling: the equations that scale it, each with the position of the argument that they scale.
@@ -81,7 +82,9 @@ class _Matcher:
         for position in (1, 0) if equation.op is add else (1,):
             array, change = equation.inputs[1 - position], equation.inputs[position]
             result = equation.outputs[0]
-            if array not in self.inputs or array.aval != result.aval or change.aval.shape != result.aval.shape:
+            if not self.is_updated_in_place(array) or array.aval != result.aval:
+                continue
+            if change.aval.shape != result.aval.shape:
                 continue
             scattered = self.scattered(change)
             if scattered is not None:
@@ -91,6 +94,10 @@ class _Matcher:
                     scaling.append((minus, 0))
                 return _Update(array, result, source, scaling)  # type: ignore[arg-type]  # inputs are Variables
         return None
+
+    def is_updated_in_place(self, array: Atom) -> bool:
+        """Whether an array is an input, or an intermediate that nothing else reads."""
+        return array in self.inputs or (array in self.producer and self.uses[array] == 1)
 
     def scattered(self, atom: Atom) -> tuple[Equation, list[tuple[Equation, int]]] | None:
         """The scatter into zeros that a value is up to a factor, and the equations that apply the factor."""
