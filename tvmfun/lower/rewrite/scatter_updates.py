@@ -21,8 +21,9 @@ def sparse_updates(program: Program) -> Program:
     """Returns the Program with ``x + c * scatter(0, i, u)`` replaced by ``scatter(x, i, c * u)``.
 
     ``x`` must be an input, or an intermediate that nothing else reads, which the scatter may write over. ``c`` is a
-    scalar, which may also divide; the product may be subtracted. Two roundings change: updates of one row are summed in another order, and rows without an update keep their values even if ``c``
-    is infinite or NaN, where ``c * 0`` is NaN.
+    scalar, which may also divide; the product may be subtracted. Two roundings change: updates of one row are summed in
+    another order, and rows without an update keep their values even if ``c`` is infinite or NaN, where ``c * 0`` is
+    NaN.
 
     Args:
         program: without calls.
