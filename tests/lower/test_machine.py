@@ -101,6 +101,17 @@ def test_code_for_another_processor_is_refused_before_it_runs(monkeypatch):
     assert "sapphirerapids" in double.lower(np.ones(3, "float16")).compile().executable.module.inspect_source("ll")
 
 
+@is_x86
+def test_code_for_amd_is_refused_by_a_processor_of_intel(monkeypatch):
+    """Products of bytes are packed by ``insertq``, which no processor of Intel has."""
+    monkeypatch.setattr(machine, "system_flags", lambda: GRANITE_RAPIDS)
+    assert machine.lacking(features("znver5"), GRANITE_RAPIDS) == ["sse4a"]
+    assert machine.corrections(features("znver5"), GRANITE_RAPIDS)[0] == "-sse4a"
+    double = tvmfun.jit(lambda x: x + x, target={"kind": "llvm", "mcpu": "znver5"})
+    with pytest.raises(errors.TargetError, match="instructions that this processor lacks, got sse4a"):
+        double(np.ones(3, "float32"))
+
+
 def test_code_for_another_architecture_is_refused_before_it_runs():
     other = "aarch64" if targets.is_x86(targets.host()) else "x86_64"
     with pytest.raises(errors.TargetError, match=f"compiled for another architecture, got {other}"):

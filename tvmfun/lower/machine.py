@@ -61,6 +61,11 @@ _FLAGS = {
     "gfni": "gfni",
     "vaes": "vaes",
     "vpclmulqdq": "vpclmulqdq",
+    # AMD's own; LLVM inserts bits of vectors by SSE4a.
+    "sse4a": "sse4a",
+    "xop": "xop",
+    "fma4": "fma4",
+    "tbm": "tbm",
     # 64-bit Arm
     "asimd": "neon",
     "asimddp": "dotprod",
