@@ -87,6 +87,11 @@ def test_the_innermost_loop_loads_tiles_and_multiplies_them(instruction, transpo
         (512, 320, 448, 1, 160),
         (512, 4096, 64, 1, 512),
         (16, 1024, 4096, 1, 512),
+        # A large result of few terms is written in long pieces of its rows.
+        (768, 128, 3072, 24, 64),
+        (768, 256, 768, 12, 128),
+        (50257, 128, 768, 12, 64),
+        (256, 256, 1024, 4, 128),
     ],
 )
 def test_panels_of_tiles_fit_the_caches_of_the_processor(rows, depth, columns, blocks, length):
@@ -116,6 +121,22 @@ def test_padded_rows_are_whole_cache_lines_if_that_is_little():
         specs = ShapeDtype((512, depth), BFLOAT16), ShapeDtype((depth, 512), BFLOAT16)
         text = tvmfun.jit(tnp.matmul, target=XEON).lower(*specs).compile().as_text()
         assert f"panel = T.alloc_buffer((4, {line}, 32)" in text
+
+
+@needs_emulator
+@pytest.mark.parametrize("transposed", LAYOUTS, ids=str)
+def test_long_pieces_of_the_rows_of_a_large_result(amx, transposed):
+    """Rows, columns and words of which some are left over, an epilogue, and a batch."""
+    rng = np.random.default_rng(0)
+    pairs = [pair(rng, (330, 60, 1010), transposed, (BFLOAT16, BFLOAT16), normal) for _ in range(2)]
+    given = [np.stack([values[i] for values, _, _ in pairs]) for i in range(2)]
+    function = lambda x, y: tnp.maximum(dot(x, y, "float32", transposed), 0.0) + 1.0
+    results = [tvmfun.jit(function)(*values) for values, _, _ in pairs]
+    batch = np.asarray(tvmfun.jit(tvmfun.vmap(function))(*given))
+    for (_, x, y), result, own in zip(pairs, results, batch, strict=True):
+        x, y = x.astype("float64"), y.astype("float64")
+        assert (abs(np.asarray(result) - (np.maximum(x @ y, 0) + 1)) <= bound(x, y, 2.0**-22)).all()
+        np.testing.assert_array_equal(own, result)
 
 
 def test_panels_of_nearly_equal_width_are_packed_once():

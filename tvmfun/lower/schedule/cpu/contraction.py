@@ -66,8 +66,10 @@ _ROWS_TO_PACK = {2 << 10: 192, 4 << 10: 96}
 _ROWS_TO_PACK_FAR, _ROWS_TO_PACK_NARROW, _NARROW_BYTES, _SMALL_SHARE = 32, 16, 3 << 10, 1 / 4
 
 # The most blocks of tiles in a panel of AMX, and the most words of its columns: the rows of the left operand that all
-# blocks read have 64 KB then. Both are measured: docs/decisions/0050-amx.md.
-_BLOCKS_OF_TILES, _DEEPEST_TILES = 4, 512
+# blocks read have 64 KB then. Of fewer words, a panel has as many more blocks, up to so many, if the result takes this
+# share of L2: to write it takes longer than to multiply, and long pieces of its rows are written faster. All are
+# measured: docs/decisions/0050-amx.md.
+_BLOCKS_OF_TILES, _DEEPEST_TILES, _MOST_BLOCKS, _FAR_RESULT = 4, 512, 64, 1 / 2
 
 # Up to this many rows, panels of packed words are two cache lines wide, which increases memory bandwidth.
 FEW_ROWS_OF_WORDS = 16
@@ -340,7 +342,7 @@ def _panels_of_tiles(contraction: Contraction, machine: Machine) -> Tiling:
     lanes = TILE_WORDS
     columns = lanes * tiles_across(contraction.row.extent, build.points([contraction.column]))
     blocks = build.ceil_div(build.points([contraction.column]), columns)
-    most = 1 if _is_low(contraction.row.extent) else min(_BLOCKS_OF_TILES, blocks)
+    most = 1 if _is_low(contraction.row.extent) else min(_most_blocks(contraction, blocks, machine), blocks)
     # As many panels as cores, or a multiple, of nearly equal width.
     equal = (size for size in range(most, 0, -1) if blocks % size == 0 or blocks >= 4 * size)
     even = (size for size in equal if build.ceil_div(blocks, size) % machine.cores == 0)
@@ -348,6 +350,17 @@ def _panels_of_tiles(contraction: Contraction, machine: Machine) -> Tiling:
     rows = _tile_size(contraction.row.extent, 2 * TILE_ROWS, 2 * TILE_ROWS - 4)
     words = max(TILE_WORDS, min(_DEEPEST_TILES, most_terms(columns, WORD, machine)))
     return Tiling(rows, columns, lanes, *_block_reduction(contraction.stage.reduce, words))
+
+
+def _most_blocks(contraction: Contraction, blocks: int, machine: Machine) -> int:
+    """The most blocks of tiles in a panel, of so many in a row of the result."""
+    stage = contraction.stage
+    written = [*([stage.output] if stage.keep else []), *(epilogue.output for epilogue in stage.epilogues)]
+    nbytes = build.points(stage.space) * sum(build.bits(str(output.dtype)) for output in written) // 8
+    if nbytes < _FAR_RESULT * machine.cache_bytes(2):
+        return _BLOCKS_OF_TILES
+    wide = min(_BLOCKS_OF_TILES * max(1, _DEEPEST_TILES // build.points(stage.reduce)), _MOST_BLOCKS)
+    return min(wide, max(_BLOCKS_OF_TILES, blocks // machine.cores))
 
 
 def _is_low(rows: Size) -> bool:
