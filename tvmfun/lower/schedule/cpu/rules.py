@@ -28,7 +28,7 @@ from tvmfun.lower.schedule.cpu.few_columns import emit_few_columns, has_few_colu
 from tvmfun.lower.schedule.cpu.interleave import interleaving
 from tvmfun.lower.schedule.cpu.next_rows import Fetch, fetches
 from tvmfun.lower.schedule.cpu.packed_dots import with_words
-from tvmfun.lower.schedule.cpu.reduction import emit_reduction
+from tvmfun.lower.schedule.cpu.reduction import WIDE, emit_reduction
 from tvmfun.lower.schedule.cpu.winograd import Winograd, apply_winograd, emit_winograd
 from tvmfun.lower.schedule.groups import Group, is_pointwise, may_overwrite, private_outputs, share_loops, shrink
 from tvmfun.lower.schedule.reduction_passes import (
@@ -214,12 +214,13 @@ def _independent_tasks(stage: Stage, machine: Machine) -> int:
 
 
 def _task_count(stage: Stage, machine: Machine) -> Size:
+    """The number of tiles, rows, or tiles of columns of a reduction."""
     contraction = match(stage)
     if contraction is not None:
         return tile_count(contraction, machine)
     if along_reduced_axis(stage):
         return volume(stage.space)
-    return volume(stage.space[:-1]) * build.ceil_div(stage.space[-1].extent, machine.lanes(stage.dtype))
+    return volume(stage.space[:-1]) * build.ceil_div(stage.space[-1].extent, WIDE * machine.lanes(stage.dtype))
 
 
 def _root(body: Stmt, temps: Sequence[Buffer]) -> Stmt:
