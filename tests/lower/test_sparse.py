@@ -106,6 +106,20 @@ def test_what_is_not_an_update_stays(name):
     assert sparse_updates(program) is program
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("array", ["an argument", "an intermediate"])
+def test_many_small_updates_of_a_row_in_half_precision_count(array, dtype):
+    """Each alone would vanish beside the sum of the row, so they are added up first."""
+    table = tnp.full((ROWS, WIDTH), 16.0, dtype)
+    updates = tnp.full((64, WIDTH), 2.0**-6 if dtype == "bfloat16" else 2.0**-9, dtype)
+    scale = 1.0 if array == "an argument" else 2.0
+    step = lambda t, i, u: (t if scale == 1.0 else t * scale) + gradient(i, u, t)
+    got = jit(step)(table, np.zeros(64, "int32"), updates)
+    expected = np.full((ROWS, WIDTH), 16 * scale)
+    expected[0] += 64 * float(updates[0, 0])
+    np.testing.assert_array_equal(np.asarray(got).astype("float64"), expected)
+
+
 @pytest.mark.parametrize("mode", ["set", "multiply", "min", "max"])
 def test_other_modes_stay(mode):
     table, indices, updates, _ = example()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from tvmfun.core.derivative import is_float
 from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
 from tvmfun.lower.rewrite.equations import producers_of, readers_of
 from tvmfun.ops.index import scatter
@@ -23,7 +24,7 @@ def sparse_updates(program: Program) -> Program:
     ``x`` must be an input, or an intermediate that nothing else reads, which the scatter may write over. ``c`` is a
     scalar, which may also divide; the product may be subtracted. Two roundings change: updates of one row are summed in
     another order, and rows without an update keep their values even if ``c`` is infinite or NaN, where ``c * 0`` is
-    NaN.
+    NaN. Arrays in half precision stay: many small updates of a row would each round to nothing beside its large sum.
 
     Args:
         program: without calls.
@@ -83,7 +84,7 @@ class _Matcher:
         for position in (1, 0) if equation.op is add else (1,):
             array, change = equation.inputs[1 - position], equation.inputs[position]
             result = equation.outputs[0]
-            if not self.is_updated_in_place(array) or array.aval != result.aval:
+            if not self.is_updated_in_place(array) or array.aval != result.aval or _is_half(array):
                 continue
             if change.aval.shape != result.aval.shape:
                 continue
@@ -123,6 +124,10 @@ def _scaled(equation: Equation) -> int | None:
     if equation.op is multiply and True in scalars:
         return 1 - scalars.index(True)
     return 0 if equation.op is divide and scalars[1] else None
+
+
+def _is_half(atom: Atom) -> bool:
+    return is_float(atom) and atom.aval.dtype.itemsize <= 2
 
 
 def _is_zero(atom: Atom) -> bool:
