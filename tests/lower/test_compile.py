@@ -383,9 +383,10 @@ class TestInterrupts:
             return True
         return False
 
-    # Hypothesis measures garbage collections, and ignores the interrupt of one.
+    # Python ignores the interrupt of a callback: Hypothesis measures garbage collections, and caches have weak values.
     @pytest.mark.slow
     @pytest.mark.filterwarnings("ignore:.*gc_callback:pytest.PytestUnraisableExceptionWarning")
+    @pytest.mark.filterwarnings("ignore:.*WeakValueDictionary:pytest.PytestUnraisableExceptionWarning")
     def test_at_any_time(self, seconds):
         count = 30
         rng, interrupts = np.random.default_rng(0), 0
