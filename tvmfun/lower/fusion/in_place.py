@@ -136,11 +136,12 @@ class _Planner:
         """The results that the kernel at ``position`` writes over inputs that nothing reads after it."""
         read = Counter(self.viewed.get(atom, atom) for atom in kernel.inputs)
         is_control = kernel.is_control and not self.is_dynamic
-        copies = is_control or (kernel.equations[0].op.overwrites is not None and not self.is_dynamic)
+        is_update = kernel.equations[0].op.overwrites is not None and not self.is_dynamic
+        would_copy = is_control or is_update
         dead = [
             i
             for i, a in enumerate(kernel.inputs)
-            if (a in self.donated or (a in self.intermediates and (copies or self.is_worthwhile(a))))
+            if (a in self.donated or (a in self.intermediates and (would_copy or self.is_worthwhile(a))))
             and self.last_use[a] == position
             and read[a] == 1
         ]
@@ -157,7 +158,7 @@ class _Planner:
                 self.donated.add(variable)
                 self.replaced[result] = variable
                 continue
-            if variable not in self.returned and not copies and not self.is_worthwhile(variable):
+            if variable not in self.returned and not would_copy and not self.is_worthwhile(variable):
                 continue
             fitting = [i for i in dead if _type(kernel.inputs[i]) == _type(variable)]
             # A result that is returned does not go into the block of intermediates.
