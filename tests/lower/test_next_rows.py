@@ -1,4 +1,4 @@
-"""Rows that loops fetch before they use them: which kernels do, and numbers in loops, batches and with donation."""
+"""Rows that loops and tiles fetch before they use them: which kernels do, and numbers in loops, batches, donated."""
 
 from __future__ import annotations
 
@@ -76,6 +76,65 @@ def test_rows_that_are_looked_up_may_have_no_next_one(looks_up):
     result = te.compute((ROWS, COLUMNS), lambda r, j: te.exp(x[row(r), j] - most[r]), "result")
     text = str(schedule(te.create_prim_func([x, i, most, result]), target.host()))
     assert ("llvm.prefetch" in text) == (not looks_up)
+
+
+def gated(x, w, h, np_=tnp):
+    return np_.tanh(x @ w) * h
+
+
+def tile_operands(rows=ROWS, terms=40, columns=COLUMNS):
+    return draw(rows, terms), draw(terms, columns, seed=1), draw(rows, columns, seed=2)
+
+
+@pytest.mark.parametrize(
+    "function,shape,expected",
+    [
+        (gated, (ROWS, COLUMNS), True),
+        (lambda x, w, h: gated(x, w, h) + h * h, (ROWS, COLUMNS), True),
+        (gated, (Dim("b"), COLUMNS), True),
+        (lambda x, w, h: gated(x, w, h[3]), (ROWS, COLUMNS), False),  # the same row for all
+        (lambda x, w, h: gated(x, w, h.T), (COLUMNS, ROWS), False),  # neighbours are not along the columns
+        (lambda x, w, h: gated(x, w, h[:, :1]), (ROWS, COLUMNS), False),
+        (lambda x, w, h: x @ w, (ROWS, COLUMNS), False),
+    ],
+    ids=["one", "one of several uses", "dynamic", "row", "transposed", "column", "none"],
+)
+def test_inputs_that_tiles_fetch(function, shape, expected):
+    rows = next((size for size in shape if not isinstance(size, int)), ROWS)
+    specs = [ShapeDtype(shape, "float32") for shape in ((rows, 40), (40, COLUMNS), shape)]
+    assert set(kinds(function, *specs)) == ({0} if expected else set())
+
+
+def test_tiles_do_not_fetch_what_l2_holds():
+    x, w, h = tile_operands(rows=20)
+    assert not kinds(gated, *(ShapeDtype(array.shape, "float32") for array in (x, w, h)))
+
+
+@pytest.mark.parametrize("rows,terms,columns", [(ROWS, 40, COLUMNS), (61, 300, 257), (1, 7, 9001)])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_tiles_that_fetch(rows, terms, columns, dtype):
+    x, w, h = (array.astype(dtype) for array in tile_operands(rows, terms, columns))
+    close(tvmfun.jit(gated)(x, w, h), gated(x, w, h, np), 1e-4)
+    if dtype == "float32":
+        ours = tvmfun.jit(tvmfun.grad(lambda *args: tnp.sum(gated(*args) ** 2), argnums=(0, 1, 2)))
+        theirs = jax.grad(lambda *args: jnp.sum(gated(*args, jnp) ** 2), argnums=(0, 1, 2))
+        for found, expected in zip(ours(x, w, h), theirs(x, w, h), strict=True):
+            close(found, expected, 1e-3)
+
+
+def test_tiles_that_fetch_what_they_write_over():
+    """An input that the result takes the memory of, in a call, a loop and a batch."""
+    x, w, h = tile_operands()
+    expected = gated(x, w, h, np)
+    donated = tvmfun.jit(gated, donate_argnums=2)
+    close(donated(x, w, tnp.asarray(h)), expected, 1e-4)
+    loop = tvmfun.jit(lambda x, w, h: lax.fori_loop(0, 3, lambda _, h: gated(x, w, h), h), donate_argnums=2)
+    close(loop(x, w, tnp.asarray(h)), np.tanh(x @ w) ** 2 * expected, 1e-4)
+    batch = np.stack([h, -h, 2 * h])
+    found = tvmfun.jit(tvmfun.vmap(gated, in_axes=(None, None, 0)))(x, w, batch)
+    close(found, np.stack([expected, -expected, 2 * expected]), 1e-4)
+    found = tvmfun.jit(tvmfun.vmap(gated, in_axes=(0, None, 0)))(np.stack([x, -x, x]), w, batch)
+    close(found, np.stack([expected, expected, 2 * expected]), 1e-4)
 
 
 def close(found, expected, tolerance=1e-5):

@@ -20,12 +20,11 @@ the quotients and remainders of an index then.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import tvm
 from tvm import ir, tirx
 
-from tvmfun.lower.tir.walk import find, rewrite
+from tvmfun.lower.tir.walk import find, rewrite, with_bodies
 
 _OUTER, _INNER = (ir.Var(name, ir.PrimType("int32")) for name in ("outer", "inner"))
 _FLATTEN = tirx.transform.FlattenBuffer()
@@ -43,7 +42,7 @@ def flatten_buffers(module: tvm.IRModule, context: tvm.transform.PassContext) ->
     """
     for function in module.functions.values():
         _check_indices(function)
-    flat = _with_bodies(_FLATTEN(_with_bodies(module, _in_loops)), _without_loops)
+    flat = with_bodies(_FLATTEN(with_bodies(module, _in_loops)), _without_loops)
     some = {name: function for name, function in flat.functions.items() if _has_quotients(function.body)}
     simplified = _SIMPLIFY(tvm.IRModule(some, attrs=module.attrs)).functions if some else {}
     return tvm.IRModule({**flat.functions, **simplified}, attrs=module.attrs)
@@ -72,11 +71,6 @@ def _has_quotients(body: tirx.Stmt) -> bool:
         return False
     accesses = find(body, ir.TensorLoad, tirx.BufferStore)
     return any(find(index, tirx.FloorDiv, tirx.FloorMod) for access in accesses for index in access.indices)
-
-
-def _with_bodies(module: tvm.IRModule, change: Callable[[tirx.Stmt], tirx.Stmt]) -> tvm.IRModule:
-    functions = {name: function.with_body(change(function.body)) for name, function in module.functions.items()}
-    return tvm.IRModule(functions, attrs=module.attrs)
 
 
 def _in_loops(body: tirx.Stmt) -> tirx.Stmt:

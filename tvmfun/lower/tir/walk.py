@@ -12,6 +12,7 @@ from typing import Any
 
 import tvm
 import tvm_ffi
+from tvm import tirx
 
 _WALK = tvm.get_global_func("ffi.StructuralWalk")
 _MAP = tvm.get_global_func("ffi.StructuralMap")
@@ -38,3 +39,9 @@ def called(value: Any) -> str | None:
 def rewrite(value: Any, *rules: tuple[type, Callable[[Any], Any]]) -> Any:
     """The value with each node of a rule's type replaced by the rule's result for it, children first."""
     return _MAP(value, [(_index(kind), rule) for kind, rule in rules], [], _POSTORDER)
+
+
+def with_bodies(module: tvm.IRModule, change: Callable[[tirx.Stmt], tirx.Stmt]) -> tvm.IRModule:
+    """The module with the body of each of its functions changed."""
+    functions = {name: function.with_body(change(function.body)) for name, function in module.functions.items()}
+    return tvm.IRModule(functions, attrs=module.attrs)

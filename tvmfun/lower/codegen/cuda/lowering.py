@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 import tvm
 import tvm_ffi
@@ -18,7 +17,7 @@ from tvmfun.lower.codegen.cuda.cubins import PLACEHOLDER, KernelSource
 from tvmfun.lower.codegen.cuda.tensor_maps import tensor_maps, with_maps
 from tvmfun.lower.tir.flatten import flatten_buffers
 from tvmfun.lower.tir.truncated_quotients import truncate_quotients
-from tvmfun.lower.tir.walk import called, find, rewrite
+from tvmfun.lower.tir.walk import called, find, rewrite, with_bodies
 
 # The function that rounds to bfloat16, and the line that declares it.
 _ROUND, _BFLOAT16 = "__float2bfloat16_rn", "#include <cuda_bf16.h>"
@@ -54,16 +53,10 @@ def split(
         return host, finished(device)
 
 
-def _with_bodies(module: tvm.IRModule, rule: tuple[Any, Any]) -> tvm.IRModule:
-    """The module with a rule applied to the bodies of its functions."""
-    functions = {name: function.with_body(rewrite(function.body, rule)) for name, function in module.functions.items()}
-    return tvm.IRModule(functions, attrs=module.attrs)
-
-
 @tvm.transform.module_pass(opt_level=0, name="tvmfun.AddressesOfBools")
 def _addresses_of_bools(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
     """Addresses of memory where ``FlattenBuffer``, which keeps bools as bytes, made them those of a cast value."""
-    return _with_bodies(module, (ir.Call, _of_memory))
+    return with_bodies(module, lambda body: rewrite(body, (ir.Call, _of_memory)))
 
 
 def _of_memory(call: ir.Call) -> ir.Call:
@@ -74,8 +67,8 @@ def _of_memory(call: ir.Call) -> ir.Call:
 @tvm.transform.module_pass(opt_level=0, name="tvmfun.RoundToBfloat16")
 def _round_to_bfloat16(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
     """The instruction that rounds to bfloat16 instead of arithmetic with bits, which rounds alike."""
-    rounded = _with_bodies(module, (ir.Call, _rounded))
-    return _with_bodies(rounded, (tirx.Cast, _of_rounded))
+    rounded = with_bodies(module, lambda body: rewrite(body, (ir.Call, _rounded)))
+    return with_bodies(rounded, lambda body: rewrite(body, (tirx.Cast, _of_rounded)))
 
 
 def _rounded(call: ir.Call) -> ir.Expr:
@@ -148,7 +141,7 @@ def finished(kernels: tvm.IRModule) -> tvm.IRModule:
 @tvm.transform.module_pass(opt_level=0, name="tvmfun.WithoutEmptyMemory")
 def _without_empty_memory(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
     """Removes allocations that were compacted to no elements, as of loops that never run: CUDA C++ cannot have them."""
-    return _with_bodies(module, (AllocBuffer, _filled))
+    return with_bodies(module, lambda body: rewrite(body, (AllocBuffer, _filled)))
 
 
 def _filled(allocation: AllocBuffer) -> Stmt:

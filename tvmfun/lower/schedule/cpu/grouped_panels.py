@@ -9,12 +9,12 @@ from tvm.tirx import AllocBuffer, Buffer, IfThenElse, Stmt
 
 from tvmfun.lower.schedule.cpu.contraction import PANELS_OF_A_GROUP, most_terms
 from tvmfun.lower.schedule.cpu.contraction_loops import ContractionLoops, Panel
-from tvmfun.lower.schedule.cpu.product_tiles import ProductTile, RowsAhead, product_tiles
+from tvmfun.lower.schedule.cpu.product_tiles import LINE_BITS, ProductTile, RowsAhead, product_tiles
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr, Size, volume
 from tvmfun.lower.tir.micro_kernels.products import Next
 
-_LINE_BITS, _LINES_OF_A_PAGE = 64 * 8, 64
+_LINES_OF_A_PAGE = 64
 # Multiplications, a fraction of a millisecond, up to which compiling matters more than the last percents of speed.
 _LITTLE_WORK = 1 << 26
 # More panels read the rows of a tile so long that nothing is gained by fetching them earlier.
@@ -65,7 +65,7 @@ class GroupedLoops(ContractionLoops):
             return None
         if self.member.extent > _FEW_PANELS or build.nbytes(left.source) <= self.machine.cache_bytes(2):
             return None
-        line = _LINE_BITS // build.bits(str(left.source.dtype))
+        line = LINE_BITS // build.bits(str(left.source.dtype))
         step = build.stride(left.source, left.indices, self.stage.reduce[-1], self.stage.domain)
         if step != 1 or inner[-1].limit is not None or not 2 <= inner[-1].extent / line <= _LINES_OF_A_PAGE:
             return None

@@ -11,6 +11,7 @@ from tvm import ir
 from tvm.tirx import AllocBuffer, Buffer, IfThenElse, Stmt
 
 from tvmfun.lower.schedule.cpu.tile import Tile
+from tvmfun.lower.schedule.stages import contains
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr, Size, volume
 from tvmfun.lower.tir.micro_kernels.products import Next, Terms, TileProduct
@@ -18,6 +19,8 @@ from tvmfun.lower.tir.micro_kernels.products import Next, Terms, TileProduct
 if TYPE_CHECKING:
     from tvmfun.lower.schedule.cpu.contraction_loops import ContractionLoops, Panel
 
+#: The size of a cache line in bits.
+LINE_BITS = 64 * 8
 # The prefetcher of the first cache does not keep up with a panel in the second one, so its rows are fetched so many
 # steps before they are read, if it takes more than this share of the first; and earlier in panels that were packed
 # before and that the second cache does not hold.
@@ -107,6 +110,29 @@ def _gains_by_registers(loops: ContractionLoops) -> bool:
     stage = loops.stage
     is_little = build.points([*stage.space, *stage.reduce]) <= _SHORT_PRODUCT
     return not loops.stores_sums and volume(loops.tiling.inner) <= _FEW_TERMS and not is_little
+
+
+def _far_inputs(loops: ContractionLoops) -> list[ir.TensorLoad]:
+    """The element that the epilogues read of each array that L2 does not hold, if neighbours are along the columns."""
+    stage = loops.stage
+    inputs: list[ir.TensorLoad] = []
+    near = stage.writes()
+    for epilogue in stage.epilogues:
+        here = {axis.var: own.var for axis, own in zip(epilogue.space, stage.space, strict=True)}
+        for load in build.loads(build.substitute(epilogue.value, here)):
+            if not contains(near, load.source) and _is_far(load, loops):
+                inputs.append(load)
+                near.append(load.source)
+    return inputs
+
+
+def _is_far(load: ir.TensorLoad, loops: ContractionLoops) -> bool:
+    source, row, column = load.source, loops.row, loops.column
+    if build.is_static(source) and build.nbytes(source) <= loops.machine.cache_bytes(2):
+        return False
+    if any(build.loads(index) for index in load.indices) or not build.uses(load, row.var):
+        return False
+    return build.stride(source, load.indices, column, loops.stage.domain) == 1
 
 
 def _right(loops: ContractionLoops, env: Env, packed: Buffer | None) -> Expr:
@@ -203,7 +229,7 @@ class ProductTile(Tile):
                 end = self._write(i, whole * lanes, rest, lambda k: sums[i, whole * lanes + k]) if rest else None
                 return build.seq(build.loop(self.loops.column, whole, one) if whole else None, end)
 
-            return build.seq(call, build.loop(self.loops.row, self.rows, of_vectors))
+            return build.seq(self._fetch_inputs(), call, build.loop(self.loops.row, self.rows, of_vectors))
         begins = range(0, width, lanes)
         vectors = [build.scratch([self.rows, lanes], self.loops.dtype, "sums") for _ in begins]
         product = self._product(self.padded)
@@ -216,7 +242,25 @@ class ProductTile(Tile):
             write = lambda begin, size, vector: self._write(i, begin, size, lambda k: vector[i, k])
             return build.seq(*(write(*part) for part in parts))
 
-        return build.seq(*map(AllocBuffer, vectors), call, build.loop(self.loops.row, self.rows, of_row))
+        finish = build.loop(self.loops.row, self.rows, of_row)
+        return build.seq(*map(AllocBuffer, vectors), self._fetch_inputs(), call, finish)
+
+    def _fetch_inputs(self) -> Stmt | None:
+        """Fetches what the epilogues read from far arrays, which arrives while the micro-kernel multiplies.
+
+        Each row of a tile is on another page, so the prefetcher follows none of them; and an epilogue of many
+        operations is too long for the processor to see the loads of the next vectors.
+        """
+        row, column = self.loops.row, self.loops.column
+        line = LINE_BITS // self.bits
+        inputs = _far_inputs(self.loops)
+
+        def of_row(i: Expr) -> Stmt:
+            at = ({**self.env, row.var: self.top + i, column.var: self.panel.start + k} for k in lines)
+            return build.seq(*(build.prefetch(build.substitute(load, here)) for here in at for load in inputs))
+
+        lines = range(0, self.panel.width, line)
+        return build.loop(row, self.rows, of_row) if inputs else None
 
     def _write(self, i: Expr, begin: Expr | int, size: int, own: Callable[[Expr], Expr]) -> Stmt:
         """Writes what the epilogues make of the sums of a vector of a row, added to those of earlier blocks."""
