@@ -267,6 +267,13 @@ def test_erfc_is_exact_far_out():
     np.testing.assert_allclose(special.erfc(x), [math.erfc(value) for value in x], rtol=1e-15)
 
 
+def test_erfinv_in_double_precision():
+    """Within a few units of SciPy's, on both sides of where one formula takes over from the other."""
+    x = np.concatenate([np.linspace(-0.9999, 0.9999, 4001), np.linspace(0.529, 0.531, 501), 10.0 ** -np.arange(1, 300)])
+    np.testing.assert_allclose(special.erfinv(x), scipy.special.erfinv(x), rtol=9e-16)
+    np.testing.assert_array_equal(special.erfinv(-x), -np.asarray(special.erfinv(x)))
+
+
 # XLA's formula in single precision loses some digits there, but normal numbers have to be JAX's.
 @pytest.mark.parametrize(("dtype", "digits", "bound"), [("float32", 7, 8e-6), ("float64", 15, 5e-16)])
 def test_erfinv_close_to_1(dtype, digits, bound):
