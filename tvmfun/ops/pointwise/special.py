@@ -74,10 +74,9 @@ def _erf_inv(x: Any) -> Any:
     minus_one, size = opaque(-1.0, dtype_name(x)), tirx.abs(x)
     complement = one(x) + minus_one * size  # exact from 1/2 on
     is_double = dtype_name(x) == "float64"
-    if is_double:
-        w = -tirx.log(complement * (one(x) + size))
-    else:  # as XLA, so that normal numbers are JAX's; the maximum keeps the square from being fused into the difference
-        w = -tirx.log1p(tirx.max(-x * x, -one(x)))
+    # In single precision as XLA, so that normal numbers are JAX's; the maximum keeps the square from being fused.
+    logarithm = tirx.log(complement * (one(x) + size)) if is_double else tirx.log1p(tirx.max(-x * x, -one(x)))
+    w = -logarithm
     central = _polynomial(_ERF_INV_CENTRAL, w - number(2.5))
     center, table = (4.0, _ERF_INV_TAIL_DOUBLE) if is_double else (3.0, _ERF_INV_TAIL)
     tail = _polynomial(table, tirx.sqrt(w) - number(center))

@@ -172,7 +172,8 @@ def with_bits(body: tirx.Stmt, buffers: Sequence[tirx.Buffer]) -> tuple[tirx.Stm
     def store(node: tirx.BufferStore) -> tirx.Stmt:
         if node.buffer not in bits:
             return node
-        return tirx.BufferStore(bits[node.buffer], bits_of(node.value, "uint16"), node.indices)
+        dtype = str(node.value.ty).replace("bfloat16", "uint16")  # of a vector, too
+        return tirx.BufferStore(bits[node.buffer], bits_of(node.value, dtype), node.indices)
 
     for change in ((ir.TensorLoad, load), (ir.Call, read), (tirx.BufferStore, store)):
         body = rewrite(body, change)
