@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from functools import reduce
 from typing import Any
 
 from tvm import relax, tirx
@@ -46,62 +45,32 @@ _ERF_INV_TAIL_DOUBLE = (
 )  # fmt: skip
 
 
-# The error function over its argument v, in v*v, up to v = 0.512, within 2e-18; and exp(v*v) erfc(v) in
-# (v - 1.5) / (v + 1.5) from 0.51 to 5.87, within 6e-17. Both interpolated at Chebyshev's points.
-_ERF_OVER_ARGUMENT = (
-    1.4644325784465824e-06, -1.483801096616606e-05, 0.00012053030304644861, -0.0008548291611038483,
-    0.005223977304834054, -0.02686617062880488, 0.11283791670913441, -0.37612638903183343, 1.1283791670955126,
-)  # fmt: skip
-_SCALED_ERFC = (
-    4.3166603151175174e-07, 1.2215751620334775e-06, 2.4654338065156984e-07, -3.291810641651901e-06,
-    -6.90597433742839e-06, -4.540882571537827e-06, 1.2595402736726718e-05, 4.240931447516707e-05,
-    4.348259683903393e-05, -7.018219167952784e-05, -0.0003101508552005793, -0.0002959002527667999,
-    0.0008607310860493886, 0.0028836859573806916, -0.0004471922951324894, -0.018629389166035133,
-    -0.009284478887297385, 0.194490605501617, -0.49086875319768014, 0.3215854164543175,
-)  # fmt: skip
-# The error function of 0.512, where the second takes over.
-_ERF_INV_SMALL = 0.53
-
-
-def _polynomial(coefficients: tuple[float, ...], x: Any) -> Any:
-    """A polynomial, its highest power first."""
-    number = lambda value: tirx.const(value, dtype_name(x))
-    return reduce(lambda value, coefficient: value * x + number(coefficient), coefficients[1:], number(coefficients[0]))
-
-
 def _erf_inv(x: Any) -> Any:
+    def polynomial(coefficients: tuple[float, ...], w: Any) -> Any:
+        result = tirx.const(coefficients[0], dtype_name(x))
+        for coefficient in coefficients[1:]:
+            result = result * w + tirx.const(coefficient, dtype_name(x))
+        return result
+
     number = lambda value: tirx.const(value, dtype_name(x))
     minus_one, size = opaque(-1.0, dtype_name(x)), tirx.abs(x)
     complement = one(x) + minus_one * size  # exact from 1/2 on
-    is_double = dtype_name(x) == "float64"
-    # In single precision as XLA, so that normal numbers are JAX's; the maximum keeps the square from being fused.
-    logarithm = tirx.log(complement * (one(x) + size)) if is_double else tirx.log1p(tirx.max(-x * x, -one(x)))
-    w = -logarithm
-    central = _polynomial(_ERF_INV_CENTRAL, w - number(2.5))
-    center, table = (4.0, _ERF_INV_TAIL_DOUBLE) if is_double else (3.0, _ERF_INV_TAIL)
-    tail = _polynomial(table, tirx.sqrt(w) - number(center))
+    if dtype_name(x) == "float64":
+        w = -tirx.log(complement * (one(x) + size))
+    else:  # as XLA, so that normal numbers are JAX's; the maximum keeps the square from being fused into the difference
+        w = -tirx.log1p(tirx.max(-x * x, -one(x)))
+    central = polynomial(_ERF_INV_CENTRAL, w - number(2.5))
+    center, table = (4.0, _ERF_INV_TAIL_DOUBLE) if dtype_name(x) == "float64" else (3.0, _ERF_INV_TAIL)
+    tail = polynomial(table, tirx.sqrt(w) - number(center))
     value = tirx.Select(w < number(5.0), central, tail) * size
-    if is_double:
-        value = _refined(value, size, complement)
+    if dtype_name(x) == "float64":  # single precision so far; a step of Halley's method triples the digits
+        # Near 1 the error function no longer tells arguments apart, but its complement does.
+        excess = tirx.Select(size < number(0.5), tirx.erf(value) - size, complement - libm("erfc")(value))
+        step = excess * number(math.sqrt(math.pi) / 2) * tirx.exp(value * value)
+        value = value - step / (one(x) + value * step)
     signed = tirx.Select(x < number(0.0), minus_one * value, tirx.Select(x > number(0.0), value, x))
     edge = tirx.Select(tirx.EQ(size, one(x)), x * tirx.infinity(dtype_name(x)), number(math.nan))
     return tirx.Select(size < one(x), signed, edge)
-
-
-def _refined(value: Any, size: Any, complement: Any) -> Any:
-    """The inverse at ``size``, from one of single precision: a step of Halley's method triples the digits.
-
-    Near 1 the error function no longer tells arguments apart, but its complement does. With its scaled form one
-    exponential serves both. The error of a small argument is relative to a result that is itself small, so the
-    second form begins only where results are above 1/2.
-    """
-    number = lambda constant: tirx.const(constant, "float64")
-    growth = tirx.exp(value * value)
-    small = (size - value * _polynomial(_ERF_OVER_ARGUMENT, value * value)) * growth
-    scaled = _polynomial(_SCALED_ERFC, (value - number(1.5)) / (value + number(1.5)))
-    missing = tirx.Select(size < number(_ERF_INV_SMALL), small, scaled - complement * growth)
-    step = missing * number(math.sqrt(math.pi) / 2)
-    return value + step / (number(1.0) - value * step)
 
 
 erf_inv = float_function("erf_inv", _erf_inv, lambda g, o, x: g * (math.sqrt(math.pi) / 2 * exp(o * o)))
