@@ -173,6 +173,16 @@ def stride(buffer: Buffer, indices: Sequence[Expr], axis: Axis, domain: Sequence
         return None
 
 
+def is_along_row(load: ir.TensorLoad, row: Axis, column: Axis, domain: Sequence[Axis]) -> bool:
+    """Whether a load goes through an array's row element by element with ``column``, from row to row with ``row``.
+
+    Rows that are looked up do not count: what such a lookup would read beside the loops need not exist.
+    """
+    if any(loads(index) for index in load.indices) or not uses(load, row.var):
+        return False
+    return stride(load.source, load.indices, column, domain) == 1
+
+
 def step_of(index: Expr | int, var: ir.Var) -> int | None:
     """The change of an index when a variable advances by one, if it is a sum of multiples of variables."""
     if isinstance(index, ir.Var):

@@ -76,9 +76,7 @@ def _is_far(load: ir.TensorLoad, stage: Stage, row: Axis, machine: Machine) -> b
         return False
     if not _FEWEST_BYTES <= last.extent * build.bits(str(source.dtype)) // 8 <= _MOST * limit:
         return False
-    if any(build.loads(index) for index in load.indices) or not build.uses(load, row.var):
-        return False  # a row that is looked up may be the last one
-    return build.stride(source, load.indices, last, stage.space) == 1
+    return build.is_along_row(load, row, last, stage.space)
 
 
 def _is_along_rows(stage: Stage, prefix: int) -> bool:

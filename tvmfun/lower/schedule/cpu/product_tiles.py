@@ -127,12 +127,8 @@ def _far_inputs(loops: ContractionLoops) -> list[ir.TensorLoad]:
 
 
 def _is_far(load: ir.TensorLoad, loops: ContractionLoops) -> bool:
-    source, row, column = load.source, loops.row, loops.column
-    if build.is_static(source) and build.nbytes(source) <= loops.machine.cache_bytes(2):
-        return False
-    if any(build.loads(index) for index in load.indices) or not build.uses(load, row.var):
-        return False
-    return build.stride(source, load.indices, column, loops.stage.domain) == 1
+    is_near = build.is_static(load.source) and build.nbytes(load.source) <= loops.machine.cache_bytes(2)
+    return not is_near and build.is_along_row(load, loops.row, loops.column, loops.stage.domain)
 
 
 def _right(loops: ContractionLoops, env: Env, packed: Buffer | None) -> Expr:
@@ -252,14 +248,13 @@ class ProductTile(Tile):
         operations is too long for the processor to see the loads of the next vectors.
         """
         row, column = self.loops.row, self.loops.column
-        line = LINE_BITS // self.bits
         inputs = _far_inputs(self.loops)
+        lines = range(0, self.panel.width, LINE_BITS // self.bits)
 
         def of_row(i: Expr) -> Stmt:
             at = ({**self.env, row.var: self.top + i, column.var: self.panel.start + k} for k in lines)
             return build.seq(*(build.prefetch(build.substitute(load, here)) for here in at for load in inputs))
 
-        lines = range(0, self.panel.width, line)
         return build.loop(row, self.rows, of_row) if inputs else None
 
     def _write(self, i: Expr, begin: Expr | int, size: int, own: Callable[[Expr], Expr]) -> Stmt:
