@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -152,9 +153,14 @@ def count_calls(value) -> int:
 def offset(buffer: Buffer, indices: Sequence[Expr]) -> Expr | int:
     """The row-major offset of ``buffer[indices]``, in elements."""
     total: Expr | int = 0
-    for size, index in zip(buffer.shape, indices, strict=True):
-        total = total * expressions.to_size(size) + index
+    for size, index in zip(_sizes(buffer), indices, strict=True):
+        total = total * size + index
     return total
+
+
+@lru_cache(maxsize=1024)
+def _sizes(buffer: Buffer) -> tuple[Size, ...]:
+    return tuple(map(expressions.to_size, buffer.shape))
 
 
 def stride(buffer: Buffer, indices: Sequence[Expr], axis: Axis, domain: Sequence[Axis]) -> Size | None:

@@ -13,7 +13,7 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvmfun.lower.tir import build
-from tvmfun.lower.tir.walk import find, rewrite
+from tvmfun.lower.tir.walk import find_outside_indices, rewrite
 
 
 def with_step_vectors(body: tirx.Stmt) -> tirx.Stmt:
@@ -22,7 +22,7 @@ def with_step_vectors(body: tirx.Stmt) -> tirx.Stmt:
     Args:
         body: a statement that is not simplified any more: that would make ramps of the sums again.
     """
-    if not any(map(_varies, find(body, tirx.Ramp))):
+    if not any(map(_varies, find_outside_indices(body, tirx.Ramp))):
         return body
     return rewrite(
         body,

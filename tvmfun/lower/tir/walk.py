@@ -12,11 +12,12 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import tirx
+from tvm import ir, tirx
 
 _WALK = tvm.get_global_func("ffi.StructuralWalk")
 _MAP = tvm.get_global_func("ffi.StructuralMap")
-_POSTORDER = int(tvm_ffi.WalkOrder.POSTORDER)
+_PREORDER, _POSTORDER = int(tvm_ffi.WalkOrder.PREORDER), int(tvm_ffi.WalkOrder.POSTORDER)
+_SKIP = tvm_ffi.WalkResult.SKIP
 
 
 @lru_cache(maxsize=256)
@@ -28,6 +29,23 @@ def find(value: Any, *kinds: type) -> list[Any]:
     """All nodes of these types in an expression or statement, children before the nodes that hold them."""
     nodes: list[Any] = []
     _WALK(value, [(_index(kind), nodes.append) for kind in kinds], [], _POSTORDER)
+    return nodes
+
+
+def find_outside_indices(body: Any, kind: type) -> list[Any]:
+    """All nodes of a type in an expression or statement, but not those in the indices of loads and stores."""
+    nodes: list[Any] = []
+
+    def in_value(store: tirx.BufferStore) -> tvm_ffi.WalkResult:
+        _WALK(store.value, rules, [], _PREORDER)
+        return _SKIP
+
+    rules = [
+        (_index(kind), nodes.append),
+        (_index(ir.TensorLoad), lambda _: _SKIP),
+        (_index(tirx.BufferStore), in_value),
+    ]
+    _WALK(body, rules, [], _PREORDER)
     return nodes
 
 

@@ -47,9 +47,13 @@ def _columns(stage: Stage, env: Env, prefix: int, machine: Machine, tasks: int) 
     tiles = Axis.fresh(last, build.ceil_div(last.extent, tile))
 
     def piece(env: Env, width: int) -> Stmt:
-        start = env[tiles.var] * tile
+        env = {**env, last.var: env[tiles.var] * tile}
+        if width > WIDE * lanes and width % (WIDE * lanes) == 0 and not _is_slow(stage):
+            # A loop of few statements, which compiles in less time than parts. Not for choices: where a total in memory
+            # may stay, LLVM stores with a mask, which takes a Zen 3 some 35 cycles.
+            return _column_strip(stage, env, last, width, lanes)
         parts = [(begin, min(lanes, width - begin)) for begin in range(0, width, lanes)]
-        return _column_tile(stage, {**env, last.var: start}, last, parts)
+        return _column_tile(stage, env, last, parts)
 
     def rest(env: Env) -> Stmt:
         if static:
@@ -109,6 +113,11 @@ def _lanes_of_one_group(stage: Stage, lanes: int) -> int:
     """The lanes of a vector within one group of channels; across groups its loads would be scattered."""
     groups = build.divisors(stage.value, stage.space[-1].var)
     return min([lanes, *(size for size in groups if size >= LEAST_LANES and lanes % size == 0)])
+
+
+def _is_slow(stage: Stage) -> bool:
+    """Whether to combine two terms takes longer than an addition, as for a maximum that keeps NaN."""
+    return stage.combine not in (tirx.Add, tirx.Mul, tirx.Max, tirx.Min)
 
 
 class _Part(NamedTuple):
@@ -177,8 +186,12 @@ def _column_strip(stage: Stage, env: Env, last: Axis, width: int, lanes: int) ->
         return build.seq(*(build.vectorized(last, lanes, lambda k, v=v: make(v * lanes + k)) for v in range(WIDE)))
 
     def along(make: Callable[[Expr], Stmt]) -> Stmt:
-        """A statement for each vector of the strip."""
+        """A statement for each vector of the strip, four at a time."""
         return build.loop(last, width // panel, lambda i: vectors(lambda k: make(i * panel + k)))
+
+    def once(make: Callable[[Expr], Stmt]) -> Stmt:
+        """A statement for each vector of the strip, one at a time: what happens once is not worth more code."""
+        return build.loop(last, width // lanes, lambda i: build.vectorized(last, lanes, lambda k: make(i * lanes + k)))
 
     def term(into: Buffer, at: Expr, begin: Expr | int, env: Env) -> Stmt:
         value = build.substitute(stage.value, {**env, last.var: env[last.var] + begin + at})
@@ -211,9 +224,9 @@ def _column_strip(stage: Stage, env: Env, last: Axis, width: int, lanes: int) ->
     store = lambda k: stage.store({**env, last.var: env[last.var] + k}, build.cast(totals[k], stage.dtype))
     return build.seq(
         AllocBuffer(totals),
-        along(lambda k: BufferStore(totals, init, [k])),
+        once(lambda k: BufferStore(totals, init, [k])),
         _added_up(stage.reduce, env, 1, (totals, None), add, joined),
-        along(store),
+        once(store),
     )
 
 
@@ -293,9 +306,7 @@ class _Row:
         *self.outer, self.last = stage.reduce
         self.init = build.cast(stage.init, self.dtype)
         vectors = build.points([self.last]) // self.lanes
-        # A maximum that keeps NaN takes longer than an addition.
-        is_slow = stage.combine not in (tirx.Add, tirx.Mul, tirx.Max, tirx.Min)
-        self.wide = 2 * WIDE if is_slow and vectors >= 8 * WIDE else max(1, min(WIDE, vectors))
+        self.wide = 2 * WIDE if _is_slow(stage) and vectors >= 8 * WIDE else max(1, min(WIDE, vectors))
         self.totals = self._new_totals("acc", "total")
         self.total = self.totals.scalar
 
