@@ -137,6 +137,54 @@ def test_tiles_that_fetch_what_they_write_over():
     close(found, np.stack([expected, expected, 2 * expected]), 1e-4)
 
 
+@pytest.mark.parametrize(
+    "function,shape,expected",
+    [
+        (lambda x: x[::-1], (ROWS, COLUMNS), [0]),
+        (lambda x: x[:, ::-1], (ROWS, COLUMNS), [0]),
+        (lambda x: x[::-1, ::-1] + x, (ROWS, COLUMNS), [0]),  # the plain operand ascends
+        (lambda x: x[::-1], (ROWS, 10, 30), [0]),
+        (lambda x: x[:, ::-1], (7, ROWS, COLUMNS), [0]),
+        (lambda x: x[::-1], (20, COLUMNS), []),  # L2 holds all
+        (lambda x: x[::-1], (700, 30), []),  # short rows
+        (lambda x: x[::-1], (10, 5000), []),  # long ones
+        (lambda x: tnp.roll(x, 3, 0), (ROWS, COLUMNS), []),  # ascends
+        (lambda x: x[::-1].T, (ROWS, COLUMNS), []),
+        (lambda x: x[::-1], (Dim("b"), COLUMNS), []),
+    ],
+    ids=["rows", "columns", "both", "cubes", "inner", "small", "short", "long", "rolled", "transposed", "dynamic"],
+)
+def test_descending_rows_that_are_fetched(function, shape, expected):
+    assert kinds(function, ShapeDtype(shape, "float32")) == expected
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int8", "bool", "bfloat16"])
+@pytest.mark.parametrize("shape", [(ROWS, COLUMNS), (3, 41, 1029), (5, 67, 33, 31)], ids=str)
+def test_flips(shape, dtype):
+    x = np.asarray(tnp.asarray(np.random.default_rng(0).integers(0, 100, shape)).astype(dtype))
+    for axis in (0, 1, -1, (0, 1), None):
+        found = tvmfun.jit(lambda x, axis=axis: tnp.flip(x, axis))(x)
+        np.testing.assert_array_equal(np.asarray(found), np.flip(x, axis))
+
+
+def test_flips_in_gradients_loops_batches_and_donating_calls():
+    x, y = draw(ROWS, COLUMNS), draw(ROWS, COLUMNS, seed=1)
+    mirrored = lambda x, y, np_=tnp: np_.tanh(x[::-1, ::-1]) * y + x[::-1]
+    close(tvmfun.jit(mirrored, donate_argnums=0)(tnp.asarray(x), y), mirrored(x, y, np))
+    ours = tvmfun.jit(tvmfun.grad(lambda x, y: tnp.sum(mirrored(x, y) ** 2), argnums=(0, 1)))
+    theirs = jax.grad(lambda x, y: jnp.sum(mirrored(x, y, jnp) ** 2), argnums=(0, 1))
+    for found, expected in zip(ours(x, y), theirs(x, y), strict=True):
+        close(found, expected, 1e-4)
+    expected = x
+    for _ in range(3):
+        expected = mirrored(expected, y, np)
+    loop = tvmfun.jit(lambda x, y: lax.fori_loop(0, 3, lambda _, x: mirrored(x, y), x), donate_argnums=0)
+    close(loop(tnp.asarray(x), y), expected, 1e-4)
+    batch = np.stack([x, -x, 2 * x])
+    found = tvmfun.jit(tvmfun.vmap(mirrored, in_axes=(0, None)))(batch, y)
+    close(found, np.stack([mirrored(own, y, np) for own in batch]))
+
+
 def close(found, expected, tolerance=1e-5):
     np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=tolerance, atol=tolerance)
 

@@ -15,12 +15,14 @@ from tvm.tirx import Buffer, Stmt
 
 from tvmfun.lower.machine import Machine
 from tvmfun.lower.schedule.groups import Group
-from tvmfun.lower.schedule.stages import Stage, contains, is_map, written_by
+from tvmfun.lower.schedule.stages import AnyStage, Stage, contains, is_map, written_by
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr
 
 # The fewest bytes of a row: of shorter ones the prefetcher sees the next in time. And the most, as a share of L2.
 _FEWEST_BYTES, _MOST = 1 << 10, 1 / 2
+# The same of rows that are read from the last to the first.
+_DESCENDING = 1 << 8, 1 / 8
 
 
 @dataclass(frozen=True)
@@ -29,17 +31,19 @@ class Fetch:
 
     Args:
         row: the axis of the rows.
-        inputs: elements of which those of the next row are fetched to be read.
+        inputs: elements of which those of a later row are fetched to be read.
         results: elements that are fetched to be written.
+        ahead: the number of rows to that later one.
     """
 
     row: Axis
     inputs: tuple[ir.TensorLoad, ...]
     results: tuple[ir.TensorLoad, ...]
+    ahead: int = 1
 
     def at(self, env: Env) -> Stmt:
         """The statements for the vector that begins at ``env``."""
-        following = {**env, self.row.var: env[self.row.var] + 1}
+        following = {**env, self.row.var: env[self.row.var] + self.ahead}
         reads = (build.prefetch(build.substitute(load, following)) for load in self.inputs)
         writes = (build.prefetch(build.substitute(load, env), to_write=True) for load in self.results)
         return build.seq(*reads, *writes)
@@ -67,6 +71,40 @@ def fetches(group: Group, private: Sequence[Buffer], machine: Machine) -> list[F
         results = [load for load in later if load is not None and is_far(load)]
         found.append(Fetch(stage.space[prefix - 1], tuple(inputs), tuple(results)) if inputs else None)
     return found
+
+
+def fetch_descending(stage: AnyStage, machine: Machine) -> Fetch | None:
+    """What a map fetches that reads an array from its end to its start, as a flip does, if L2 does not hold the array.
+
+    The prefetcher follows ascending addresses, and begins anew at each row of these.
+    """
+    if not isinstance(stage, Stage) or stage.combine is not None or len(stage.space) < 2:
+        return None
+    found = [(load, row) for load in build.loads(stage.value) if (row := _descending_row(load, stage, machine))]
+    if not found:
+        return None
+    row, nbytes = found[0][1]
+    inputs = tuple(load for load, (axis, _) in found if axis is row)
+    return Fetch(row, inputs, (), max(1, _FEWEST_BYTES // nbytes))
+
+
+def _descending_row(load: ir.TensorLoad, stage: Stage, machine: Machine) -> tuple[Axis, int] | None:
+    """The axis from row to row of an array that is read from its end to its start, and the bytes between two rows."""
+    source, limit = load.source, machine.cache_bytes(2)
+    is_plain = all(isinstance(index, ir.Var) for index in load.indices)
+    if is_plain or not build.is_static(source) or build.nbytes(source) <= limit:
+        return None
+    if any(build.loads(index) for index in load.indices):
+        return None
+    steps = [build.stride(source, load.indices, axis, stage.space) for axis in stage.space]
+    descending = [number for number, step in enumerate(steps) if isinstance(step, int) and step < 0]
+    if steps[-1] not in (1, -1) or not descending:
+        return None
+    number = min(descending[-1], len(steps) - 2)
+    step = steps[number]
+    nbytes = abs(step) * build.bits(str(source.dtype)) // 8 if isinstance(step, int) else 0
+    least, most = _DESCENDING
+    return (stage.space[number], nbytes) if least <= nbytes <= most * limit else None
 
 
 def _is_far(load: ir.TensorLoad, stage: Stage, row: Axis, machine: Machine) -> bool:

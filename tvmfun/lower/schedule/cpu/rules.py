@@ -26,7 +26,7 @@ from tvmfun.lower.schedule.cpu.emit import emit_contraction
 from tvmfun.lower.schedule.cpu.fallback import parallelize
 from tvmfun.lower.schedule.cpu.few_columns import emit_few_columns, has_few_columns, is_packed, with_packed_columns
 from tvmfun.lower.schedule.cpu.interleave import interleaving
-from tvmfun.lower.schedule.cpu.next_rows import Fetch, fetches
+from tvmfun.lower.schedule.cpu.next_rows import Fetch, fetch_descending, fetches
 from tvmfun.lower.schedule.cpu.packed_dots import with_words
 from tvmfun.lower.schedule.cpu.reduction import WIDE, emit_reduction
 from tvmfun.lower.schedule.cpu.winograd import Winograd, apply_winograd, emit_winograd
@@ -240,7 +240,8 @@ def _emit(group: Group, private: Sequence[Buffer], machine: Machine) -> Stmt:
     settings = machine.settings
     tasks = 1 if work < settings.serial_work or machine.cores == 1 else machine.cores * settings.tasks_per_core
     if len(group.stages) == 1:
-        return _emit_stage(group.stages[0], {}, 0, machine, tasks)
+        stage = group.stages[0]
+        return _emit_stage(stage, {}, 0, machine, tasks, fetch_descending(stage, machine))
     if is_pointwise(group):
         return emit_maps(group.stages, {}, 0, machine, tasks, private)
     shared = group.stages[0].space[: group.prefix]
