@@ -28,6 +28,7 @@ def layer_norm(x, scale, shift):
 
 
 VECTOR = ShapeDtype((48,), "float32")
+CUBE = ShapeDtype((20, 9, 33), "float32")
 
 
 @pytest.mark.quick("<lambda>-specifications4", "<lambda>-specifications5")
@@ -40,6 +41,10 @@ VECTOR = ShapeDtype((48,), "float32")
         (lambda x: nn.functional.softmax(tnp.where(x > 0, x, -tnp.inf) * 2), [ShapeDtype((4, 8, 16, 24), "float32")]),
         (lambda x: x / tnp.sqrt(tnp.sum(x * x, axis=(1, 2), keepdims=True)), [ShapeDtype((32, 8, 6), "float32")]),
         (lambda x: tnp.std(x, axis=-1), [MATRIX]),
+        # Images of a batch, reduced along some of their axes: what is left are columns.
+        (lambda x: nn.functional.softmax(x, axis=1), [CUBE]),
+        (lambda x: tnp.std(x, axis=1), [CUBE]),
+        (lambda x: x / tnp.sum(x * x, axis=(1, 2), keepdims=True), [ShapeDtype((16, 5, 7, 19), "float32")]),
     ],
 )
 def test_a_normalization_is_one_kernel_with_one_result(function, specifications):
@@ -64,6 +69,55 @@ def test_a_normalization_is_one_kernel_with_one_result(function, specifications)
 )
 def test_what_needs_other_rows_stays_apart(function):
     assert len(kernels(function, MATRIX)) > 1
+
+
+@pytest.mark.parametrize("shape", [(2000, 9, 3), (8, 9, 33), (20, 300, 300), (Dim("b"), 9, 33)], ids=str)
+def test_columns_that_are_few_rows_that_are_few_or_long_and_dynamic_ones_stay_apart(shape):
+    """Columns that fill no vector, fewer rows than cores may need, and rows that stay in no cache."""
+    assert len(kernels(lambda x: x - tnp.mean(x, axis=1, keepdims=True), ShapeDtype(shape, "float32"))) > 1
+
+
+def standardized(x, np_=tnp):
+    centred = x - np_.mean(x, axis=1, keepdims=True)
+    return centred / np_.sqrt(np_.mean(centred * centred, axis=1, keepdims=True) + 1e-5)
+
+
+@pytest.mark.parametrize("shape", [(20, 9, 33), (16, 257, 16), (33, 1, 40), (17, 64, 128)], ids=str)
+def test_columns_in_loops_batches_derivatives_and_donating_calls(shape):
+    x, t = (np.random.default_rng(seed).normal(size=shape) for seed in (0, 1))
+    close = lambda found, expected: np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+    expected = standardized(x, np)
+    close(tvmfun.jit(standardized, donate_argnums=0)(tnp.asarray(x)), expected)
+    step = lambda x: standardized(x) - 0.5 * x
+    loop = tvmfun.jit(lambda x: lax.fori_loop(0, 2, lambda _, x: step(x), x), donate_argnums=0)
+    once = expected - 0.5 * x
+    close(loop(tnp.asarray(x)), standardized(once, np) - 0.5 * once)
+    batch = np.stack([x, 2 * x + t])
+    close(tvmfun.jit(tvmfun.vmap(standardized))(batch), np.stack([standardized(own, np) for own in batch]))
+    # Second order, against the reference, which knows of no kernels.
+    slope = tvmfun.grad(lambda x: tnp.sum(standardized(x) ** 3 * tnp.max(x, axis=1, keepdims=True)))
+    along = lambda x, t: tvmfun.jvp(slope, (x,), (t,))
+    program = tvmfun.trace(along)(x, t)
+    evaluated = program.evaluate([*program.captured, tnp.asarray(x), tnp.asarray(t)])
+    for found, value in zip(tvmfun.jit(along)(x, t), evaluated, strict=True):
+        np.testing.assert_allclose(found, value, rtol=1e-7, atol=1e-7 * np.abs(value).max())
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8", "int32", "bool", "float64"])
+def test_columns_of_each_dtype(dtype):
+    """Maxima along the middle axis, with NaN and infinities among floats, and how often and where they occur."""
+
+    def function(x):
+        most = tnp.max(x, axis=1, keepdims=True)
+        return most == x, tnp.sum(x == most, axis=1), tnp.sum(x * (x == most), axis=1)
+
+    values = np.random.default_rng(0).integers(-3, 4, (20, 9, 33)).astype("float32")
+    if dtype.endswith(("16", "64")):
+        values[3, 4, 5], values[4, 5, 6], values[5, 6, 7] = np.nan, np.inf, -np.inf
+    x = tnp.asarray(values).astype(dtype)
+    program = tvmfun.trace(function)(x)
+    for found, expected in zip(tvmfun.jit(function)(x), program.evaluate([*program.captured, x]), strict=True):
+        np.testing.assert_array_equal(np.asarray(found, "float64"), np.asarray(expected, "float64"))
 
 
 def test_results_that_others_need_are_stored():
@@ -98,13 +152,26 @@ NUMBERS = [
 ]
 
 
+COLUMNS = [
+    lambda a, b: a - tnp.mean(b, axis=1, keepdims=True),
+    lambda a, b: a * tnp.max(b, axis=(1, 2), keepdims=True),
+    lambda a, b: nn.functional.softmax(a, axis=1) + b,
+    lambda a, b: a + tnp.tanh(tnp.sum(a * b, axis=2, keepdims=True)),
+    lambda a, b: a - tnp.mean(tnp.sum(b, axis=1), axis=1)[:, None, None] * 0.1,
+]
+
+
 @pytest.mark.slow
 # With seed 125 a kernel computes again what the kernel before it reads.
 @pytest.mark.parametrize(
-    ("steps", "seed"),
-    [*((STEPS, seed) for seed in (0, 1, 4, 5, 125)), *((STEPS + NUMBERS, seed) for seed in (0, 1, 2, 4, 6, 7))],
+    ("steps", "shape", "seed"),
+    [
+        *((STEPS, (32, 24), seed) for seed in (0, 1, 4, 5, 125)),
+        *((STEPS + NUMBERS, (32, 24), seed) for seed in (0, 1, 2, 4, 6, 7)),
+        *((STEPS[:2] + STEPS[7:] + COLUMNS, (16, 5, 18), seed) for seed in range(5)),
+    ],
 )
-def test_random_programs(steps, seed):
+def test_random_programs(steps, shape, seed):
     def random_program(x):
         rng = np.random.default_rng(seed)
         values = [x, x + 1]
@@ -115,7 +182,7 @@ def test_random_programs(steps, seed):
 
     # Values grow to 30,000, and small ones are their differences: in float32 nothing of these would be right.
     # With other seeds, which are left out, a change of the last bit of x changes the ninth digit of float64.
-    x = np.random.default_rng(seed).normal(size=(32, 24))
+    x = np.random.default_rng(seed).normal(size=shape)
     program = tvmfun.trace(random_program)(x)
     merged = merge_rows(fuse(program), program.outputs)
     assert len(merged) < len(fuse(program))

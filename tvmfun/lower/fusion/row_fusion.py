@@ -1,7 +1,8 @@
 """Row fusion: kernels that pass over the same rows one after another become one kernel, row by row.
 
 A normalization takes a mean, a mean of squares and a final pass. Row by row, the row stays in the cache, and the
-intermediate results are never stored.
+intermediate results are never stored. A row is all that has the same indices along some leading axes, such as the image
+of a batch, and may be reduced along some of its own axes.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from tvmfun.ops.shape import broadcast_to, iota, reshape
 # Fewer rows do not keep the cores busy, and longer rows do not stay in the cache.
 _MIN_ROWS = 16
 _MAX_ROW = 1 << 16
+# The fewest columns of a row that are worth vectors: a log-sum-exp along the middle axis of (100000, 3, 2) takes three
+# times as long row by row.
+_FEWEST_COLUMNS = 16
 # The part of a cluster's largest array that a kernel may compute which is set aside.
 _LITTLE = 256
 # The bytes of an array whose memory is worth a kernel that takes a few elements of it earlier.
@@ -66,7 +70,9 @@ def reads_in_rows(kernel: Kernel, variable: Atom) -> bool:
     if not rows or variable.aval.shape[: len(rows)] != rows:
         return False
     values = {variable, *_computed_by(kernel)}
-    return all(_is_regular(equation) and _stays_in_rows(equation, rows, values) for equation in kernel.equations)
+    return all(
+        _is_regular(equation, is_gpu=True) and _stays_in_rows(equation, rows, values) for equation in kernel.equations
+    )
 
 
 @dataclass
@@ -90,7 +96,7 @@ class _Cluster:
         if self.computed_after.intersection(kernel.inputs):
             return False
         added = {id(equation): equation for equation in kernel.equations}
-        if not all(_is_regular(equation) for equation in kernel.equations):
+        if not all(_is_regular(equation, self.is_gpu) for equation in kernel.equations):
             return False
         if not self.members:
             return not kernel.is_view
@@ -218,21 +224,27 @@ def _computed_by(kernel: Kernel) -> set[Variable]:
 
 
 def _rows(kernel: Kernel) -> tuple[int, ...] | None:
-    """The sizes of the axes before those that a kernel reduces; None if it reduces none."""
+    """The sizes of the axes before the first one that a kernel reduces; None if it reduces none."""
     for equation in kernel.equations:
         if equation.op.kind == "reduction":
             return equation.inputs[0].aval.shape[: min(equation.params["axis"], default=0)]
     return None
 
 
-def _is_regular(equation: Equation) -> bool:
+def _is_regular(equation: Equation, is_gpu: bool) -> bool:
+    """Whether an equation may be in a kernel of rows: a reduction to part of a row, or work on each element."""
     op = equation.op
     if op.kind == "reduction":
         axis = equation.params.get("axis")
         source = equation.inputs[0].aval
         if not isinstance(axis, tuple) or not axis or not isinstance(source.size, int):
             return False
-        return axis == tuple(range(min(axis), source.ndim)) and _row_size(source.shape, axis)
+        if not _row_size(source.shape, axis):
+            return False
+        if axis == tuple(range(min(axis), source.ndim)):
+            return True
+        # What is left of a row are columns, of which a CPU adds up neighbouring ones in the lanes of vectors.
+        return not is_gpu and math.prod(source.shape[max(axis) + 1 :]) >= _FEWEST_COLUMNS
     return op.kind == "pointwise" or op in (broadcast_to, iota, reshape, device_bits)
 
 
