@@ -243,7 +243,7 @@ def _is_regular(equation: Equation, is_gpu: bool) -> bool:
             return False
         if axis == tuple(range(min(axis), source.ndim)):
             return True
-        # What is left of a row are columns, of which a CPU adds up neighbouring ones in the lanes of vectors.
+        # The axes that are left are columns, of which a CPU adds up neighbouring ones in the lanes of vectors.
         return not is_gpu and math.prod(source.shape[max(axis) + 1 :]) >= _FEWEST_COLUMNS
     return op.kind == "pointwise" or op in (broadcast_to, iota, reshape, device_bits)
 

@@ -74,9 +74,9 @@ def fetches(group: Group, private: Sequence[Buffer], machine: Machine) -> list[F
 
 
 def fetch_descending(stage: AnyStage, machine: Machine) -> Fetch | None:
-    """What a map fetches that reads an array from its end to its start, as a flip does, if L2 does not hold the array.
+    """The rows to fetch for a map that reads an array from its end to its start, as a flip does.
 
-    The prefetcher follows ascending addresses, and begins anew at each row of these.
+    None if L2 holds the array. The prefetcher follows ascending addresses, and begins anew at each row of these.
     """
     if not isinstance(stage, Stage) or stage.combine is not None or len(stage.space) < 2:
         return None
