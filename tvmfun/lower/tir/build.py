@@ -375,6 +375,11 @@ def nbytes(buffer: Buffer) -> int:
     return math.prod(map(int, buffer.shape)) * bits(str(buffer.dtype)) // 8
 
 
+def is_larger(buffer: Buffer, limit: int) -> bool:
+    """Whether a buffer is known to take more bytes than a cache has; one of dynamic size is not."""
+    return is_static(buffer) and nbytes(buffer) > limit
+
+
 def walks_as_one(access: tuple[Buffer, Sequence[Expr]], first: Axis, second: Axis, domain: Sequence[Axis]) -> bool:
     """Whether an access is contiguous over two neighbouring axes, so that they can be joined into one."""
     far = stride(*access, first, domain)

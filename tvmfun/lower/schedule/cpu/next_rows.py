@@ -92,9 +92,7 @@ def _descending_row(load: ir.TensorLoad, stage: Stage, machine: Machine) -> tupl
     """The axis from row to row of an array that is read from its end to its start, and the bytes between two rows."""
     source, limit = load.source, machine.cache_bytes(2)
     is_plain = all(isinstance(index, ir.Var) for index in load.indices)
-    if is_plain or not build.is_static(source) or build.nbytes(source) <= limit:
-        return None
-    if any(build.loads(index) for index in load.indices):
+    if is_plain or not build.is_larger(source, limit) or any(build.loads(index) for index in load.indices):
         return None
     steps = [build.stride(source, load.indices, axis, stage.space) for axis in stage.space]
     descending = [number for number, step in enumerate(steps) if isinstance(step, int) and step < 0]
@@ -110,7 +108,7 @@ def _descending_row(load: ir.TensorLoad, stage: Stage, machine: Machine) -> tupl
 def _is_far(load: ir.TensorLoad, stage: Stage, row: Axis, machine: Machine) -> bool:
     """Whether an element is one of a long row of an array that L2 does not hold, and there is a next row."""
     source, last, limit = load.source, stage.space[-1], machine.cache_bytes(2)
-    if not build.is_static(source) or not isinstance(last.extent, int) or build.nbytes(source) <= limit:
+    if not isinstance(last.extent, int) or not build.is_larger(source, limit):
         return False
     if not _FEWEST_BYTES <= last.extent * build.bits(str(source.dtype)) // 8 <= _MOST * limit:
         return False

@@ -202,7 +202,7 @@ class ProductTile(Tile):
             return 0
         # As in a kernel that was transformed by Winograd's algorithm.
         is_packed_before = packed is None and self.steps.terms[-1].right == loops.tiling.columns
-        is_large = build.is_static(source) and build.nbytes(source) > loops.machine.cache_bytes(2)
+        is_large = build.is_larger(source, loops.machine.cache_bytes(2))
         return _FAR_STEPS_AHEAD if is_packed_before and is_large else _STEPS_AHEAD
 
     def to_memory(self, count: Size | Expr = 1, following: Next | None = None) -> Stmt:
