@@ -12,6 +12,9 @@ from tvm.target import Target
 
 from tvmfun.files import files_in_memory
 
+#: A function that a module defines.
+FUNCTION = re.compile(r"^define [^\n]*\{\n.*?^\}", re.DOTALL | re.MULTILINE)
+
 _TARGET = re.compile(r"^target [^\n]*\n", re.MULTILINE)
 # TVM reads the target of a module that it loads from a flag of it, which has the target as JSON.
 _FLAG = re.compile(r'^!\d+ = (!\{i32 \d+, !"tvm_target", [^\n]*)\n', re.MULTILINE)

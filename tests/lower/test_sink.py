@@ -7,6 +7,7 @@ import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import lax
 from tvmfun.core.trace import trace
+from tvmfun.execute import clear_caches
 from tvmfun.lower import kernel_cache
 from tvmfun.lower.rewrite.branch_updates import sink_updates
 
@@ -109,7 +110,7 @@ def test_no_memory(function):
 
 def test_a_sum_that_cannot_lie_over_its_input(monkeypatch):
     """Then no result may be written over it: it is in the memory of intermediates."""
-    kernel_cache.clear_cache()
+    clear_caches()
     monkeypatch.setattr(kernel_cache, "schedule_in_place", lambda *args: None)
     p, q = X[2:4]
     step = tvmfun.jit(operand, donate_argnums=(0, 1))
@@ -118,4 +119,4 @@ def test_a_sum_that_cannot_lie_over_its_input(monkeypatch):
     step(tnp.array(q), tnp.array(p))
     for a, b in zip(expected, first, strict=True):
         np.testing.assert_allclose(np.asarray(b), np.asarray(a), rtol=2e-6, atol=1e-6)
-    kernel_cache.clear_cache()
+    clear_caches()

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tvmfun.llvm_modules import parsed
-from tvmfun.lower.tir.held_values import MEMORY
+from tvmfun.lower.codegen.constant_offsets import separated
+from tvmfun.lower.codegen.mem2reg import promoted
 from tvmfun.lower.tir.micro_kernels.definitions import with_definitions
 
 # TVM adds these two functions, of 25 blocks, to every module. LLVM calls them on processors without such instructions.
@@ -30,11 +31,6 @@ _REFERENCES = [
 ]
 # The module's metadata has the target, as JSON.
 _OPT_LEVEL = re.compile(r'(!"tvm_target", !"[^\n]*\\22opt-level\\22:)\d')
-# A formula that is stored and loaded at once. The addresses stay, because unnamed values are numbered.
-_THROUGH_MEMORY = re.compile(
-    rf"( +%\S+ = getelementptr [^\n]*ptr %{MEMORY}\d*,[^\n]*\n) +store (<\d+ x \w+>|\w+) ([^\n]+?), ptr %[^\n]*\n"
-    r"( +%\S+ = getelementptr [^\n]*\n +%\S+ = )load [^\n]*\n"
-)
 _UNIT = re.compile(r"llvm\.dbg\.cu = !\{[^}]*\}")
 
 
@@ -52,6 +48,7 @@ def edited(
     Args:
         module: the LLVM module.
         opt_level: the level at which machine code is generated, if another than that at which the module was built.
+            Then the text is optimized instead: registers for buffers on the stack, and addresses with offsets.
         names: new names of variables and functions.
         edit: a further change of the text.
     """
@@ -59,11 +56,10 @@ def edited(
     without_conversions = _CONVERSIONS.sub("", text)
     if "half" not in without_conversions or not _USES_HALF.search(without_conversions):
         text = without_conversions
-    text = with_definitions(_without_startup(_without_debug_information(text)))
+    text = _without_startup(_without_debug_information(text))
     if opt_level is not None:
-        text = _OPT_LEVEL.sub(rf"\g<1>{opt_level}", text, count=1)
-        # No optimizer does it, and a product and a sum are fused only if no memory is between them.
-        text = _THROUGH_MEMORY.sub(r"\1\4bitcast \2 \3 to \2\n", text)
+        text = separated(promoted(_OPT_LEVEL.sub(rf"\g<1>{opt_level}", text, count=1)))
+    text = with_definitions(text)
     for old, new in (names or {}).items():
         text = text.replace(old, new)
     return parsed(edit(text) if edit else text)

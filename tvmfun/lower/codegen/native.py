@@ -34,7 +34,6 @@ from tvmfun.lower.tir.flatten import flatten_buffers
 from tvmfun.lower.tir.held_values import hold, is_float, release, through_memory
 from tvmfun.lower.tir.narrow_stores import protect_narrow_stores
 from tvmfun.lower.tir.step_vectors import with_step_vectors
-from tvmfun.lower.tir.vector_variables import keep_vectors
 from tvmfun.lower.tir.walk import find, rewrite
 from tvmfun.runtime.workspaces import Allocation
 from tvmfun.threads import OWN_VARIABLES, WRITE_ADDRESSES, bind, cpu_count, loading
@@ -412,7 +411,6 @@ _LOWERING = {
             tirx.transform.MakePackedAPI(),
             tirx.transform.BF16StorageLegalize(),
             tirx.transform.LowerTVMBuiltin(),
-            *([] if optimized else [_of_bodies("tvmfun.KeepVectors", keep_vectors)]),
             # Each condition of a select is simplified, with variables replaced by their values.
             _HOLD,
             tirx.transform.LowerIntrin(),

@@ -93,12 +93,12 @@ def merge_reduced_axes(stage: Stage) -> Stage:
     pending = list(stage.reduce)
     while len(pending) > 1:
         *rest, first, second = pending
+        read = build.accesses(stage.value)
         alike = build.is_only_in_indices(stage.value, (first, second)) and all(
-            build.walks_as_one(access, first, second, stage.domain) for access in build.accesses(stage.value)
+            build.walks_as_one(access, first, second, stage.domain) for access in read
         )
         if alike:
-            joined = Axis.fresh(second, first.extent * second.extent)
-            env = build.unflatten((first, second), joined.var)
+            joined, env = build.join_axes(first, second, read)
             stage = replace(stage, value=build.substitute(stage.value, env), reduce=(*rest, joined, *done))
             pending = [*rest, joined]
         else:

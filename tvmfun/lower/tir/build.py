@@ -387,6 +387,18 @@ def walks_as_one(access: tuple[Buffer, Sequence[Expr]], first: Axis, second: Axi
     return far is not None and near is not None and far == near * second.extent
 
 
+def join_axes(first: Axis, second: Axis, read: Sequence[tuple[Buffer, Sequence[Expr]]]) -> tuple[Axis, Env]:
+    """One axis instead of two neighbouring ones that accesses walk as one, and the position on each of these.
+
+    The first position is 0 if all indices are linear, because an index may leave its dimension. Quotients and
+    remainders take the passes long to cancel.
+    """
+    joined = Axis.fresh(second, first.extent * second.extent)
+    if all(is_linear(at, (first, second)) for _, indices in read for at in indices):
+        return joined, {first.var: index(first, 0), second.var: joined.var}
+    return joined, unflatten((first, second), joined.var)
+
+
 def accesses(value) -> list[tuple[Buffer, Sequence[Expr]]]:
     """The buffer and the indices of each load."""
     return [(load.source, load.indices) for load in loads(value)]

@@ -13,8 +13,6 @@ from tvm import ir, tirx
 
 from tvmfun.lower.tir.walk import called, find, rewrite
 
-#: The name of the memory through which formulas go.
-MEMORY = "tvmfun_formula"
 _NAME = "tirx.tvmfun_held"
 # ``CallEffectKind::kReadState``: not pure, but without consequences for other expressions.
 _READS_STATE = 2
@@ -41,7 +39,7 @@ def through_memory(body: tirx.Stmt) -> tirx.Stmt:
     """Returns the statement with formulas of floats that are stored and loaded again.
 
     TVM's code generator simplifies the value of each binding, also with variables replaced by their values. LLVM's
-    optimizer makes registers of such memory; without it, ``codegen.module_text`` does.
+    optimizer makes registers of such memory; without it, ``codegen.mem2reg`` does.
     """
     return rewrite(body, (tirx.Bind, _through_memory)) if any(map(_is_formula, find(body, tirx.Bind))) else body
 
@@ -60,7 +58,7 @@ def _through_memory(binding: tirx.Bind) -> tirx.Stmt:
         return binding
     value = binding.value
     dtype, _, lanes = str(value.ty).partition("x")
-    buffer = tirx.decl_buffer([int(lanes or 1)], dtype, name=MEMORY)
+    buffer = tirx.decl_buffer([int(lanes or 1)], dtype, name="tvmfun_formula")
     index = [tirx.Ramp(0, 1, int(lanes)) if lanes else 0]
     store = tirx.BufferStore(buffer, value, index)
     return tirx.SeqStmt([tirx.AllocBuffer(buffer), store, tirx.Bind(binding.var, tirx.BufferLoad(buffer, index))])

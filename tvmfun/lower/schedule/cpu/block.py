@@ -29,8 +29,7 @@ def _with_joined_axes(block: Block) -> Block:
     """The block with one axis instead of a short last one and those before it that it continues."""
     while len(block.space) > 1 and is_straight(block) and _walks_as_one(block, *block.space[-2:]):
         *outer, first, second = block.space
-        joined = Axis.fresh(second, first.extent * second.extent)
-        env = build.unflatten((first, second), joined.var)
+        joined, env = build.join_axes(first, second, [a for s in _statements(block) for a in _accesses(s)])
         init = None if block.init is None else build.substitute(block.init, env)
         block = replace(block, space=(*outer, joined), body=build.substitute(block.body, env), init=init)
     return block
@@ -41,14 +40,16 @@ def _walks_as_one(block: Block, first: Axis, second: Axis) -> bool:
     if not isinstance(first.extent, int) or not isinstance(second.extent, int) or second.extent >= STRIP:
         return False
     domain = [*block.space, *block.reduce]
-    for stmt in (block.body, block.init):
-        if stmt is None:
-            continue
+    for stmt in _statements(block):
         if not all(build.walks_as_one(access, first, second, domain) for access in _accesses(stmt)):
             return False
         if not build.is_only_in_indices(stmt, (first, second)):
             return False
     return True
+
+
+def _statements(block: Block) -> list[Stmt]:
+    return [block.body] if block.init is None else [block.body, block.init]
 
 
 def _accesses(body: Stmt) -> list[tuple[Buffer, Sequence[Expr]]]:

@@ -18,7 +18,8 @@ from tvmfun.lower.tir.build import Axis, Env, Expr
 _Into = TypeVar("_Into")
 
 WIDE = 4  # vectors accumulated side by side, to hide the latency of one addition
-WIDEST, LONG, LIGHT_LOADS, TASKS_PER_CORE = 16, 1 << 20, 2, 4  # of tiles of columns: see ``_vectors_of_tile``
+PANEL = 8  # vectors of columns that are added up at a time
+WIDEST, LIGHT_LOADS, TASKS_PER_CORE = 16, 2, 4  # of tiles of columns: see ``_vectors_of_tile``
 LEAST_LANES = 4  # the fewest lanes of a vector that is shortened to stay within a group of channels
 STRIP = 2 << 10, 16 << 10  # the bytes of a strip of columns, see ``_strips``
 BLOCK = 32  # terms added up before they are added to the total, which limits the rounding error of long sums
@@ -48,8 +49,8 @@ def _columns(stage: Stage, env: Env, prefix: int, machine: Machine, tasks: int) 
 
     def piece(env: Env, width: int) -> Stmt:
         env = {**env, last.var: env[tiles.var] * tile}
-        if width > WIDE * lanes and width % (WIDE * lanes) == 0 and not _is_slow(stage):
-            # A loop of few statements, which compiles in less time than parts. Not for choices: where a total in memory
+        if width % lanes == 0 and _panel(width // lanes) and not _is_slow(stage):
+            # Loops of few statements, which compile in less time than parts. Not for choices: where a total in memory
             # may stay, LLVM stores with a mask, which takes a Zen 3 some 35 cycles.
             return _column_strip(stage, env, last, width, lanes)
         parts = [(begin, min(lanes, width - begin)) for begin in range(0, width, lanes)]
@@ -74,17 +75,15 @@ def _columns(stage: Stage, env: Env, prefix: int, machine: Machine, tasks: int) 
 def _vectors_of_tile(stage: Stage, prefix: int, lanes: int, machine: Machine) -> int:
     """The vectors of a tile of columns.
 
-    A wide tile reads longer pieces of each row: at 2 KB between rows the prefetcher follows no column. It is not worth
-    its code where little is summed, or much is computed.
+    A wide tile reads longer pieces of each row: at 2 KB between rows the prefetcher follows no column.
     """
     vectors = stage.space[-1].extent // lanes
     usual = min(WIDE, max(1, vectors))
-    is_light = len(build.loads(stage.value)) <= LIGHT_LOADS and not build.count_calls(stage.value)
-    if build.points(stage.domain) < LONG or vectors <= WIDE:
+    if vectors <= WIDE:
         return usual
     columns = build.points(stage.space[prefix:]) // lanes
     fits = lambda size: vectors % size == 0 and (prefix or columns // size >= TASKS_PER_CORE * machine.cores)
-    return next(filter(fits, range(WIDEST if is_light else WIDEST // 2, WIDE, -1)), usual)
+    return next(filter(fits, range(WIDEST, WIDE, -1)), usual)
 
 
 def _strips(stage: Stage, lanes: int, machine: Machine) -> int | None:
@@ -118,6 +117,11 @@ def _lanes_of_one_group(stage: Stage, lanes: int) -> int:
 def _is_slow(stage: Stage) -> bool:
     """Whether to combine two terms takes longer than an addition, as for a maximum that keeps NaN."""
     return stage.combine not in (tirx.Add, tirx.Mul, tirx.Max, tirx.Min)
+
+
+def _panel(vectors: int) -> int | None:
+    """How many of a strip's vectors are added up at a time; None if no such number divides them."""
+    return next((n for n in range(PANEL, 0, -1) if vectors % n == 0 and (n >= WIDE or n == vectors)), None)
 
 
 class _Part(NamedTuple):
@@ -176,21 +180,28 @@ def _column_tile(stage: Stage, env: Env, last: Axis, parts: Sequence[tuple[int, 
 
 
 def _column_strip(stage: Stage, env: Env, last: Axis, width: int, lanes: int) -> Stmt:
-    """The reductions of a strip of columns: of a block of terms, four vectors at a time along the whole strip."""
+    """The reductions of a strip of columns: of a block of terms, some vectors at a time along the whole strip."""
     dtype = accumulator(stage.dtype)
-    panel = WIDE * lanes
+    wide = _panel(width // lanes) or 1
+    panel = wide * lanes
     init = build.cast(stage.init, dtype)
 
     def vectors(make: Callable[[Expr], Stmt]) -> Stmt:
         """A statement for each vector of a panel, made from its lanes."""
-        return build.seq(*(build.vectorized(last, lanes, lambda k, v=v: make(v * lanes + k)) for v in range(WIDE)))
+        vector = lambda v: build.vectorized(last, lanes, lambda k: make(v * lanes + k))
+        return build.unrolled(last, wide, vector)
 
     def along(make: Callable[[Expr], Stmt]) -> Stmt:
-        """A statement for each vector of the strip, four at a time."""
+        """A statement for each vector of the strip, a panel at a time."""
         return build.loop(last, width // panel, lambda i: vectors(lambda k: make(i * panel + k)))
 
     def once(make: Callable[[Expr], Stmt]) -> Stmt:
-        """A statement for each vector of the strip, one at a time: what happens once is not worth more code."""
+        """A statement for each vector of the strip, one at a time: what happens once is not worth more code.
+
+        The totals of one panel are registers.
+        """
+        if width == panel:
+            return vectors(make)
         return build.loop(last, width // lanes, lambda i: build.vectorized(last, lanes, lambda k: make(i * lanes + k)))
 
     def term(into: Buffer, at: Expr, begin: Expr | int, env: Env) -> Stmt:
