@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 from tvm import te, tirx
@@ -13,14 +13,20 @@ from tvmfun import dtypes
 from tvmfun.core import dims, expressions
 from tvmfun.core.array import ShapeDtype
 from tvmfun.core.dims import Dim
+from tvmfun.core.op import Op
 from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
 from tvmfun.errors import DimensionError
-from tvmfun.lower.tir.build import constant
+from tvmfun.lower.tir.build import constant, variables
 from tvmfun.ops.dot import TENSORFLOAT32
 from tvmfun.ops.formula import rounded_to_bfloat16
 from tvmfun.ops.pointwise import astype
 from tvmfun.ops.reduce import sum as sum_op
 from tvmfun.ops.shape import broadcast_to, repeated
+
+# A tensor of TVM's, or the formula of an element by its indices.
+_Tensor = te.Tensor | Callable[..., tirx.Expr]
+# The most formulas that are built inside one another; Python limits the depth of calls.
+_DEEPEST = 64
 
 
 @dataclass(frozen=True)
@@ -104,13 +110,32 @@ class Kernel:
         first = self.equations[0]
         if first.op.kind == "opaque":
             return _applied(first, [atom.aval for atom in first.inputs])
-        tensors: dict[Variable, te.Tensor] = {
+        tensors: dict[Variable, _Tensor] = {
             a: te.placeholder(a.aval.shape, dtypes.NAMES[a.aval.dtype], name=f"x{i}") for i, a in enumerate(self.inputs)
         }
+        formulas = self._formulas()
         for equation in self.equations:
             formula = rounded_to_bfloat16 if self._rounds_to_bfloat16(equation) else None
-            tensors[equation.outputs[0]] = _compute(equation, tensors, formula)
+            tensors[equation.outputs[0]] = _compute(equation, tensors, formula, equation.outputs[0] in formulas)
         return te.create_prim_func([tensors[v] for v in (*self.inputs, *self.outputs)])
+
+    def _formulas(self) -> dict[Variable, int]:
+        """The intermediates that are parts of one other formula, with the depth of each.
+
+        Scheduling would inline them, which takes longer than all else that it does.
+        """
+        readers: dict[Atom, list[Equation]] = {}
+        for equation in self.equations:
+            for atom in equation.inputs:
+                readers.setdefault(atom, []).append(equation)
+        found: dict[Variable, int] = {}
+        for equation in self.equations:
+            out = equation.outputs[0]
+            depth = 1 + max((found.get(a, 0) for a in equation.inputs if isinstance(a, Variable)), default=0)
+            is_inside = equation.op.kind == "pointwise" and out not in self.outputs and depth <= _DEEPEST
+            if is_inside and len(readers.get(out, ())) == 1 and _reads_once(readers[out][0], out.aval.shape):
+                found[out] = depth
+        return found
 
     def _rounds_to_bfloat16(self, equation: Equation) -> bool:
         """Whether a conversion to bfloat16 has readers other than products, which round while they pack."""
@@ -122,12 +147,30 @@ class Kernel:
         return not readers or any(other.op.kind != "contraction" for other in readers)
 
 
-def _compute(equation: Equation, tensors: dict[Variable, te.Tensor], formula: Callable[[Any], Any] | None) -> te.Tensor:
+def _reads_once(reader: Equation, shape: tuple[dims.Size, ...]) -> bool:
+    """Whether each element of an argument of this shape is read once."""
+    if reader.op.kind != "pointwise" or reader.params or reader.outputs[0].aval.shape != shape:
+        return False
+    return _has_each_once(reader.op, *(dtypes.NAMES[atom.aval.dtype] for atom in reader.inputs))
+
+
+@cache
+def _has_each_once(op: Op, *names: str) -> bool:
+    """Whether the formula of a pointwise op without parameters has each argument once."""
+    arguments = [tirx.Var(f"x{i}", name) for i, name in enumerate(names)]
+    used = variables(op.compute(*arguments))
+    return all(sum(map(argument.same_as, used)) <= 1 for argument in arguments)
+
+
+def _compute(
+    equation: Equation, tensors: dict[Variable, _Tensor], formula: Callable[[Any], Any] | None, is_part: bool
+) -> _Tensor:
     """The tensor expression of an equation, with ``formula`` instead of the op's, if it is given."""
     op, params, out = equation.op, equation.params, equation.outputs[0].aval
     arguments = [constant(a.value) if isinstance(a, Literal) else tensors[a] for a in equation.inputs]
     if op.kind == "pointwise":
-        return _pointwise(formula or op.compute, arguments, {} if formula else params, out, op.name)
+        element = _element(formula or op.compute, arguments, {} if formula else params, out)
+        return element if is_part else te.compute(out.shape, element, name=op.name)
     return _applied(equation, [a if isinstance(a, te.Tensor) else _constant(a) for a in arguments])
 
 
@@ -143,9 +186,12 @@ def _constant(scalar: tirx.Expr) -> te.Tensor:
     return te.compute((), lambda: scalar)
 
 
-def _pointwise(formula: Callable, arguments: list, params: dict[str, Any], out: ShapeDtype, name: str) -> te.Tensor:
-    def element(*indices: tirx.Var) -> tirx.Expr:
-        values = (repeated(a, out.shape, indices) if isinstance(a, te.Tensor) else a for a in arguments)
-        return formula(*values, **params)
+def _element(formula: Callable, arguments: list, params: dict[str, Any], out: ShapeDtype) -> Callable[..., tirx.Expr]:
+    """The formula of an element, by its indices."""
 
-    return te.compute(out.shape, element, name=name)
+    def value(argument: Any, indices: tuple[tirx.Var, ...]) -> tirx.Expr:
+        if isinstance(argument, te.Tensor):
+            return repeated(argument, out.shape, indices)
+        return argument if isinstance(argument, tirx.Expr) else argument(*indices)
+
+    return lambda *indices: formula(*(value(argument, indices) for argument in arguments), **params)
