@@ -36,9 +36,9 @@ def is_straight(function: tirx.PrimFunc) -> bool:
     own = [store for store in stores if not _is_parameter(store.buffer, function)]
     if rule != "reduction" and any(map(_adds_to_itself, own)):
         return False
-    innermost = [loop for loop in find(body, tirx.For) if not find(loop.body, tirx.For)]
-    vectors = [loop for loop in innermost if loop.kind == tirx.ForKind.VECTORIZED]
-    others = [loop for loop in innermost if loop.kind != tirx.ForKind.VECTORIZED]
+    loops = find(body, tirx.For)
+    vectors = [loop for loop in loops if loop.kind == tirx.ForKind.VECTORIZED]
+    others = [loop for loop in loops if loop.kind != tirx.ForKind.VECTORIZED and not find(loop.body, tirx.For)]
     if any(not _is_vector(store) for loop in others for store in find(loop.body, tirx.BufferStore)):
         return False
     if rule in _PRODUCTS:
@@ -57,14 +57,15 @@ def is_straight(function: tirx.PrimFunc) -> bool:
 
 
 def _is_only_sums(function: tirx.PrimFunc, vectors: int) -> bool:
-    """Whether a reduction has ``vectors`` stores, and its parallel loops read parameters for terms of totals only.
+    """Whether a reduction has ``vectors`` stores, and its parallel loops, if any, read parameters for totals only.
 
     Other stores are the totals of rows, whose lanes are added up. Loops that reductions share with maps are short, and
     take 1.3 times as long without the optimizer.
     """
     if vectors < len(find(function.body, tirx.BufferStore)):
         return False
-    stores = [store for loop in _parallel_loops(function.body) for store in find(loop, tirx.BufferStore)]
+    loops = _parallel_loops(function.body) or [function.body]
+    stores = [store for loop in loops for store in find(loop, tirx.BufferStore)]
     reads = lambda store: any(_is_parameter(load.source, function) for load in build.loads(store.value))
     return all(_adds_to_itself(store) for store in stores if reads(store))
 

@@ -87,8 +87,11 @@ def _few(stage: Stage, machine: Machine) -> int:
     return 0 if is_window(stage) and not is_window(stage, [last]) else lanes // 2
 
 
-def merge_reduced_axes(stage: Stage) -> Stage:
-    """Joins neighbouring reduced axes over which every load is contiguous, for longer vectorized loops."""
+def merge_reduced_axes(stage: Stage, is_flat: bool = False) -> Stage:
+    """Joins neighbouring reduced axes over which every load is contiguous, for longer vectorized loops.
+
+    Indices may leave their dimension if ``is_flat``, as on CPUs.
+    """
     done: list[Axis] = []
     pending = list(stage.reduce)
     while len(pending) > 1:
@@ -98,7 +101,7 @@ def merge_reduced_axes(stage: Stage) -> Stage:
             build.walks_as_one(access, first, second, stage.domain) for access in read
         )
         if alike:
-            joined, env = build.join_axes(first, second, read)
+            joined, env = build.join_axes(first, second, read if is_flat else ())
             stage = replace(stage, value=build.substitute(stage.value, env), reduce=(*rest, joined, *done))
             pending = [*rest, joined]
         else:

@@ -455,14 +455,16 @@ def fusable(stages: Sequence[Stage], axes: Sequence[Axis]) -> int:
     return count
 
 
-def indices_at(stages: Sequence[Stage], inner: Sequence[Axis], position: Expr) -> Env:
+def indices_at(stages: Sequence[Stage], inner: Sequence[Axis], position: Expr, is_flat: bool = False) -> Env:
     """The indices of the point with a row-major number, on axes over which all accesses are contiguous.
 
-    The number itself is the index on the last axis, if all offsets are linear: an index may leave its dimension.
-    Quotients and remainders of the number take the passes long to cancel, and do not where axes after the first are
-    dynamic. Then each lane of a vector would be an access of its own, which takes LLVM up to a minute.
+    The number itself is the index on the last axis, if all offsets are linear and indices may leave their dimension
+    (``is_flat``), or axes after the first are dynamic. Quotients and remainders of the number take the passes long to
+    cancel, and do not where sizes are dynamic: each lane of a vector would be an access of its own, which takes LLVM up
+    to a minute. On GPUs, TVM makes buffers as small as the ranges of their indices.
     """
-    if all(_is_linear(stage, len(inner)) for stage in stages):
+    is_dynamic = not all(isinstance(axis.extent, int) for axis in inner[1:])
+    if (is_flat or is_dynamic) and all(_is_linear(stage, len(inner)) for stage in stages):
         return {**{axis.var: build.index(axis, 0) for axis in inner[:-1]}, inner[-1].var: position}
     return build.unflatten(inner, position)
 

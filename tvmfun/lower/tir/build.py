@@ -387,14 +387,14 @@ def walks_as_one(access: tuple[Buffer, Sequence[Expr]], first: Axis, second: Axi
     return far is not None and near is not None and far == near * second.extent
 
 
-def join_axes(first: Axis, second: Axis, read: Sequence[tuple[Buffer, Sequence[Expr]]]) -> tuple[Axis, Env]:
+def join_axes(first: Axis, second: Axis, flat: Sequence[tuple[Buffer, Sequence[Expr]]] = ()) -> tuple[Axis, Env]:
     """One axis instead of two neighbouring ones that accesses walk as one, and the position on each of these.
 
-    The first position is 0 if all indices are linear, because an index may leave its dimension. Quotients and
-    remainders take the passes long to cancel.
+    Quotients and remainders take the passes long to cancel. So the first position is 0 if the accesses may leave their
+    dimension, ``flat`` has all of them, and their indices are linear.
     """
     joined = Axis.fresh(second, first.extent * second.extent)
-    if all(is_linear(at, (first, second)) for _, indices in read for at in indices):
+    if flat and all(is_linear(at, (first, second)) for _, indices in flat for at in indices):
         return joined, {first.var: index(first, 0), second.var: joined.var}
     return joined, unflatten((first, second), joined.var)
 

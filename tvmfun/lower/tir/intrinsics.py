@@ -48,6 +48,8 @@ def expand(func: tirx.PrimFunc, lanes: int = 0) -> tirx.PrimFunc:
     # TVM's legalization of bfloat16 does not widen bound variables, so it runs before there are any.
     if any(str(node.ty).startswith("bfloat16") for node in find(func.body, tirx.Cast, ir.TensorLoad)):
         func = _with_wide_intermediates(func)
+    if not any(map(_is_expandable, find(func.body, ir.Call))):
+        return func
     body = rewrite(func.body, (For, _expand_vectorized))
     return func.with_body(rewrite(body, (BufferStore, _expand_scalar)))
 

@@ -131,14 +131,14 @@ def _emit_along(
 
     def vector(env: Env, position: Expr, width: int) -> Stmt:
         def lane(k: Expr, make: Callable[[Env], Stmt]) -> Stmt:
-            return make({**env, **indices_at(stages, inner, position + k)})
+            return make({**env, **indices_at(stages, inner, position + k, is_flat=True)})
 
         if are_members:
             return interleaved(stages, inner[0], width, lane)
         computed = _vector(stages, inner[0], width, lane, private)
         if fetch is None or width < lanes:
             return computed
-        return build.seq(fetch.at({**env, **indices_at(stages, inner, position)}), computed)
+        return build.seq(fetch.at({**env, **indices_at(stages, inner, position, is_flat=True)}), computed)
 
     def chunk(env: Env) -> Stmt:
         start = env[chunks.var] * CHUNK

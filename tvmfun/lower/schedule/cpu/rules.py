@@ -196,7 +196,7 @@ def _prepare_reduction(stage: Stage, machine: Machine, promoted: Sequence[Buffer
     contraction = match(stage)
     before: list[Stage] = []
     if contraction is None:
-        stage = merge_reduced_axes(stage)
+        stage = merge_reduced_axes(stage, is_flat=True)
     elif has_few_columns(contraction, machine):
         return list(with_packed_columns(stage, contraction, machine))
     else:
@@ -204,7 +204,7 @@ def _prepare_reduction(stage: Stage, machine: Machine, promoted: Sequence[Buffer
         before, stage = packed or hoist_operands(stage, contraction)
         # Packed words are an axis of their own, and quotients by dynamic sizes would stay in the indices.
         if packed is None and all(isinstance(axis.extent, int) for axis in stage.reduce):
-            stage = merge_reduced_axes(stage)
+            stage = merge_reduced_axes(stage, is_flat=True)
     pieces = split_reduction(stage, _independent_tasks(stage, machine), _work(stage), f"{stage.name}_part")
     return [*before, *(pieces or (stage,))]
 
