@@ -80,6 +80,7 @@ def test_too_large_for_the_indices_of_kernels():
     ("spec", "message"),
     [
         ({"bathc": {0: "n"}}, "must name arguments of the function, got bathc"),
+        ({0: {0: "n"}}, "must name arguments of the function, got 0"),
         ((None, None, {0: "n"}), "must name arguments"),
         ("n", "must be a dictionary or a sequence"),
         ({"w": {2: "n"}}, r"axis 2 of w, which it does not have, got float32\[3,3\]"),

@@ -56,6 +56,16 @@ def until(x):
     return lax.while_loop(lambda c: tnp.sum(c * c) < 90.0, lambda c: 1.5 * c + tnp.sum(c) / c.shape[0], x)
 
 
+def updates(table, rows):
+    """A loop of some steps whose state has dynamic sizes, and is updated and read in parts."""
+
+    def step(t, x):
+        new = t.at[0].set(x).at[1].add(t[0])
+        return new.at[2].set(t[1] + new[1]), t[2]
+
+    return lax.scan(step, table, rows)
+
+
 X, W = {0: "b"}, draw(5, 4, seed=9)
 #: A function, its dynamic axes, and its arguments for sizes b and n.
 PROGRAMS = {
@@ -81,6 +91,7 @@ PROGRAMS = {
     "scan": (lambda xs: tvmfun.value_and_grad(lambda w: tnp.mean(loop(w, xs)[1] ** 2))(tnp.asarray(W[:4])), [{1: "b"}],
              lambda b, n: [draw(3, b, 4)]),
     "dynamic scan": (lambda xs: loop(tnp.asarray(W[:4]), xs), [X], lambda b, n: [draw(b, n, 4)[:, :2]]),
+    "updates": (updates, [{1: "b", 2: "n"}] * 2, lambda b, n: [draw(12, b, n), draw(6, b, n)]),
     "while": (until, [X], lambda b, n: [np.abs(draw(b)) + 0.1]),
     "cond": (lambda x: lax.cond(x[0] > 0, tnp.sin, lambda x: x * x.shape[0], x), [X], lambda b, n: [draw(b, seed=n)]),
     "convolution": (lambda x: lax.conv_general_dilated(x, tnp.asarray(draw(3, 2, 4, seed=5)), (1,), "SAME",

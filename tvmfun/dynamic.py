@@ -47,7 +47,7 @@ class DynamicShapes:
         known = {*(p.name for p in parameters), self.rest}
         unknown = [name for name in self.items if name not in known] if not self.keywords else []
         if unknown or "" in self.items:
-            names = ", ".join(sorted(unknown)) or f"{len(spec)} items"
+            names = ", ".join(sorted(map(str, unknown))) or f"{len(spec)} items"
             raise ArgumentError("jit", f"{_WHERE} must name arguments of the function", got=names)
 
     def named(

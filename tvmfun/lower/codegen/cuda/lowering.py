@@ -14,6 +14,7 @@ from tvm.tirx import AllocBuffer, AttrStmt, Stmt
 from tvmfun.errors import TargetError
 from tvmfun.lower.codegen.cuda.constants import with_plain_constants
 from tvmfun.lower.codegen.cuda.cubins import PLACEHOLDER, KernelSource
+from tvmfun.lower.codegen.cuda.flat_buffers import with_flat_buffers
 from tvmfun.lower.codegen.cuda.tensor_maps import tensor_maps, with_maps
 from tvmfun.lower.tir.flatten import flatten_buffers
 from tvmfun.lower.tir.truncated_quotients import truncate_quotients
@@ -196,6 +197,7 @@ def _splitting(is_dynamic: bool) -> tvm.transform.Pass:
     """
     return tvm.transform.Sequential(
         [
+            *([with_flat_buffers] if is_dynamic else []),
             s_tir.transform.CanonicalizeLoop(),
             s_tir.transform.LowerCrossThreadReduction(),
             s_tir.transform.LowerInitBlock(),

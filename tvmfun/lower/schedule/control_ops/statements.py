@@ -135,7 +135,7 @@ class StatementBuilder:
         kernels = self._kernels(program)
         is_simple = all(not kernel.is_control and not _is_scatter(kernel) for kernel in kernels)
         size = sum(ref.aval.nbytes for ref in state)
-        return bool(state) and is_simple and len(kernels) <= _FEW_LAUNCHES and size <= _SMALL_STATE
+        return bool(state) and is_simple and len(kernels) <= _FEW_LAUNCHES and dims.always_le(size, _SMALL_STATE)
 
     def loop(
         self, length: Any, extent: Any, step: Callable[[Any], tirx.Stmt], program: Program, is_ordered: bool
