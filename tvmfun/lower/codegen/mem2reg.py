@@ -22,12 +22,14 @@ _LOAD = re.compile(rf"  (%\S+) = load ({_TYPE}), ptr (%[^\s,]+)")
 _STORE = re.compile(rf"  store ({_TYPE}) (.+), ptr (%[^\s,]+), align")
 _LABEL = re.compile(r"([\w.$-]+):")
 _NAME = re.compile(r"%[\w.$-]+")
-_TARGET = re.compile(r"label %([\w.$-]+)")
+_SUCCESSOR = re.compile(r"label %([\w.$-]+)")
 
 _BYTES = {"i8": 1, "i16": 2, "half": 2, "bfloat": 2, "i32": 4, "float": 4, "i64": 8, "double": 8}
 # A buffer of more vectors than a processor has registers stays in memory.
 _MOST_SLOTS = 64
 _UNKNOWN = "poison"
+# Stands for the value before a store of some elements, in its text.
+_OLD = "\0"
 
 
 def promoted(text: str) -> str:
@@ -140,8 +142,8 @@ def _find_accesses(lines: Sequence[str], buffers: dict[str, _Buffer]) -> dict[st
                     buffer.names.append(found[1])
                     addresses[found[1]] = buffer, int(found[4]) * _BYTES[found[2]]
         elif line.startswith(("  br ", "  switch ", "    i")):
-            for target in _TARGET.findall(line):
-                predecessors.setdefault(target, []).append(block)
+            for successor in _SUCCESSOR.findall(line):
+                predecessors.setdefault(successor, []).append(block)
         elif found := _LABEL.match(line):
             block = found[1]
     return predecessors
@@ -205,7 +207,7 @@ class _Promotion:
         for access, value in self._reads:
             yield access.line, self._read(access, self._same.get(value, value))
         for line, (text, old) in self._texts.items():
-            yield line, text.replace("OLD", self._same.get(old, old))
+            yield line, text.replace(_OLD, self._same.get(old, old))
 
     def phis(self) -> Iterator[tuple[str, str]]:
         """The blocks that need a phi, and its text."""
@@ -244,7 +246,7 @@ class _Promotion:
         new = f"{self._prefix}{access.line}"
         begin = access.begin - slot.begin
         if access.lanes == 1:
-            insert = f"  {new} = insertelement {self._type} OLD, {slot.dtype} {access.value}, i32 {begin}"
+            insert = f"  {new} = insertelement {self._type} {_OLD}, {slot.dtype} {access.value}, i32 {begin}"
             self._texts[access.line] = insert, str(old)
             return new
         part = _vector(access.lanes, slot.dtype)
@@ -253,7 +255,7 @@ class _Promotion:
         merged = _mask([lane + slot.lanes if lane in inside else lane for lane in range(slot.lanes)])
         self._texts[access.line] = (
             f"  {new}.wide = shufflevector {part} {access.value}, {part} {_UNKNOWN}, {widened}\n"
-            f"  {new} = shufflevector {self._type} OLD, {self._type} {new}.wide, {merged}",
+            f"  {new} = shufflevector {self._type} {_OLD}, {self._type} {new}.wide, {merged}",
             str(old),
         )
         return new

@@ -16,7 +16,7 @@ from tvmfun.core.dims import Dim
 from tvmfun.core.op import Op
 from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
 from tvmfun.errors import DimensionError
-from tvmfun.lower.tir.build import constant, variables
+from tvmfun.lower.tir.build import Size, constant, variables
 from tvmfun.ops.dot import TENSORFLOAT32
 from tvmfun.ops.formula import rounded_to_bfloat16
 from tvmfun.ops.pointwise import astype
@@ -147,7 +147,7 @@ class Kernel:
         return not readers or any(other.op.kind != "contraction" for other in readers)
 
 
-def _reads_once(reader: Equation, shape: tuple[dims.Size, ...]) -> bool:
+def _reads_once(reader: Equation, shape: tuple[Size, ...]) -> bool:
     """Whether each element of an argument of this shape is read once."""
     if reader.op.kind != "pointwise" or reader.params or reader.outputs[0].aval.shape != shape:
         return False
