@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tvmfun.llvm_modules import FUNCTION
+from tvmfun.lower.tir.micro_kernels.text import order_of
 
 _TYPE = r"<\d+ x \w+>|\w+"
 _ALLOCA = re.compile(rf"^  (%\S+) = alloca ({_TYPE})(?:, i\d+ (\d+))?, align", re.MULTILINE)
@@ -251,8 +252,8 @@ class _Promotion:
             return new
         part = _vector(access.lanes, slot.dtype)
         inside = range(begin, begin + access.lanes)
-        widened = _mask([lane - begin if lane in inside else None for lane in range(slot.lanes)])
-        merged = _mask([lane + slot.lanes if lane in inside else lane for lane in range(slot.lanes)])
+        widened = order_of([lane - begin if lane in inside else None for lane in range(slot.lanes)])
+        merged = order_of([lane + slot.lanes if lane in inside else lane for lane in range(slot.lanes)])
         self._texts[access.line] = (
             f"  {new}.wide = shufflevector {part} {access.value}, {part} {_UNKNOWN}, {widened}\n"
             f"  {new} = shufflevector {self._type} {_OLD}, {self._type} {new}.wide, {merged}",
@@ -269,7 +270,7 @@ class _Promotion:
             return f"  {access.name} = select i1 true, {self._type} {value}, {self._type} {_UNKNOWN}"
         if access.lanes == 1:
             return f"  {access.name} = extractelement {self._type} {value}, i32 {begin}"
-        lanes = _mask(list(range(begin, begin + access.lanes)))
+        lanes = order_of(list(range(begin, begin + access.lanes)))
         return f"  {access.name} = shufflevector {self._type} {value}, {self._type} {_UNKNOWN}, {lanes}"
 
     def _phi(self, block: str) -> str:
@@ -328,12 +329,6 @@ def _start(block: str) -> str:
 
 def _vector(lanes: int, dtype: str) -> str:
     return dtype if lanes == 1 else f"<{lanes} x {dtype}>"
-
-
-def _mask(lanes: Sequence[int | None]) -> str:
-    """The mask of a shuffle; None is a lane of any value."""
-    texts = (f"i32 {_UNKNOWN if lane is None else lane}" for lane in lanes)
-    return f"<{len(lanes)} x i32> <{', '.join(texts)}>"
 
 
 def _with_phis(lines: Sequence[str], phis: dict[str, list[str]]) -> Iterator[str]:

@@ -39,6 +39,7 @@ def fetch(name: str, pointer: str, offset: int) -> list[str]:
     return [offset_by(name, pointer, offset), f"  call void @{FETCH}(ptr %{name}, i32 0, i32 3, i32 1)"]
 
 
-def order_of(lanes: Sequence[int]) -> str:
-    """The lanes of a shuffle."""
-    return f"<{len(lanes)} x i32> <{', '.join(f'i32 {lane}' for lane in lanes)}>"
+def order_of(lanes: Sequence[int | None]) -> str:
+    """The lanes of a shuffle; None is one of any value."""
+    numbers = ("poison" if lane is None else lane for lane in lanes)
+    return f"<{len(lanes)} x i32> <{', '.join(f'i32 {number}' for number in numbers)}>"
