@@ -76,6 +76,19 @@ def test_which_kernels_are_straight(name):
     assert all(flags) if name in STRAIGHT else not all(flags)
 
 
+@pytest.mark.parametrize("cores", [1, 2])
+def test_sums_after_a_small_map_are(cores):
+    """Also where no loop is parallel; loops that sums share with maps are not."""
+    target = targets.resolve({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": cores})
+    specs = [ShapeDtype(shape, "float32") for shape in ((8, 16, 16, 64), (64,))]
+    sums = lambda x, s: tnp.sum((x - s / 8) * x, axis=(0, 1, 2))
+    (kernel,) = pipeline.scheduled_kernels(tvmfun.trace(sums)(*specs), target)
+    assert is_straight(kernel.function)
+    centred = lambda x: x - tnp.mean(x, axis=1, keepdims=True)
+    kernels = pipeline.scheduled_kernels(tvmfun.trace(centred)(ShapeDtype((64, 16, 64), "float32")), target)
+    assert not all(is_straight(kernel.function) for kernel in kernels)
+
+
 def test_kernels_of_dynamic_sizes_are_not():
     spec = ShapeDtype((Dim("rows", min=1), 256), "float32")
     kernels = pipeline.scheduled_kernels(tvmfun.trace(lambda x: x * 2 - 1)(spec), TARGET)

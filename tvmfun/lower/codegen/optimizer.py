@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tvm import ir, tirx
+from tvm.s_tir import SBlockRealize
 from tvm.sym import Analyzer
 from tvm_ffi import structural_equal
 
@@ -31,8 +32,6 @@ def is_straight(function: tirx.PrimFunc) -> bool:
     if rule not in (*_PRODUCTS, "elementwise", "reduction") or has_sizes(function):
         return False
     stores = find(body, tirx.BufferStore)
-    if rule == "reduction" and any(map(_is_narrow, [*stores, *find(body, ir.TensorLoad)])):
-        return False
     own = [store for store in stores if not _is_parameter(store.buffer, function)]
     if rule != "reduction" and any(map(_adds_to_itself, own)):
         return False
@@ -47,31 +46,33 @@ def is_straight(function: tirx.PrimFunc) -> bool:
     if any(map(build.is_choice, find(body, ir.Call))):
         return False
     of_vectors = [store for loop in vectors for store in find(loop.body, tirx.BufferStore)]
-    if rule == "reduction" and not _is_only_sums(function, len(of_vectors)):
-        return False
+    parallel = [loop for loop in loops if loop.kind == tirx.ForKind.PARALLEL]
+    if rule == "reduction" and (len(of_vectors) < len(stores) or not _adds_up_columns(function, parallel)):
+        return False  # other stores are the totals of rows, whose lanes are added up
     # Formulas of functions, and numbers that are widened or divided, take up to a fifth longer.
     if any(map(is_float, find(body, tirx.Bind))) or any(str(s.buffer.dtype) not in _PLAIN for s in of_vectors):
         return False
-    fixed = [loop.loop_var for loop in _parallel_loops(body)]
-    return all(_reads_neighbours(loop, fixed) for loop in vectors)
+    return all(_reads_neighbours(loop, [outer.loop_var for outer in parallel]) for loop in vectors)
 
 
-def _is_only_sums(function: tirx.PrimFunc, vectors: int) -> bool:
-    """Whether a reduction has ``vectors`` stores, and its parallel loops, if any, read parameters for totals only.
+def _adds_up_columns(function: tirx.PrimFunc, parallel: Sequence[tirx.For]) -> bool:
+    """Whether a reduction reads plain numbers, and its parallel loops read parameters for totals only.
 
-    Other stores are the totals of rows, whose lanes are added up. Loops that reductions share with maps are short, and
-    take 1.3 times as long without the optimizer.
+    If it has none, those of its loops that add something up. Loops that reductions share with maps are short, and take
+    1.3 times as long without the optimizer.
     """
-    if vectors < len(find(function.body, tirx.BufferStore)):
+    if any(str(load.source.dtype) not in _PLAIN for load in find(function.body, ir.TensorLoad)):
         return False
-    loops = _parallel_loops(function.body) or [function.body]
-    stores = [store for loop in loops for store in find(loop, tirx.BufferStore)]
+    nests = [find(nest, tirx.BufferStore) for nest in parallel or _nests(function.body)]
+    stores = [store for nest in nests if parallel or any(map(_adds_to_itself, nest)) for store in nest]
     reads = lambda store: any(_is_parameter(load.source, function) for load in build.loads(store.value))
     return all(_adds_to_itself(store) for store in stores if reads(store))
 
 
-def _parallel_loops(body: tirx.Stmt) -> list[tirx.For]:
-    return [loop for loop in find(body, tirx.For) if loop.kind == tirx.ForKind.PARALLEL]
+def _nests(root: tirx.Stmt) -> list[tirx.Stmt]:
+    """The statements of a scheduled kernel, which are loop nests."""
+    body = root.block.body if isinstance(root, SBlockRealize) else root
+    return list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
 
 
 def _is_parameter(buffer: tirx.Buffer, function: tirx.PrimFunc) -> bool:
@@ -84,12 +85,6 @@ def _adds_to_itself(store: tirx.BufferStore) -> bool:
 
 def _is_vector(store: tirx.BufferStore) -> bool:
     return bool(store.indices) and isinstance(store.indices[-1], tirx.Ramp)
-
-
-def _is_narrow(access: tirx.BufferStore | ir.TensorLoad) -> bool:
-    """Whether an element has to be converted before it is added."""
-    buffer = access.buffer if isinstance(access, tirx.BufferStore) else access.source
-    return str(buffer.dtype) not in _PLAIN
 
 
 def _reads_neighbours(loop: tirx.For, fixed: Sequence[ir.Var]) -> bool:
