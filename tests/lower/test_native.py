@@ -3,6 +3,7 @@
 import ctypes
 import re
 import shutil
+import threading
 
 import numpy as np
 import pytest
@@ -30,8 +31,8 @@ def chain(x):
     return x, tnp.sum(x), x > 0
 
 
-def built(function=chain, x=X, target=None):
-    return pipeline.build(tvmfun.trace(function)(x), target or targets.host())
+def built(function=chain, x=X, target=None, **options):
+    return pipeline.build(tvmfun.trace(function)(x), target or targets.host(), **options)
 
 
 def run(module, plan, x=X):
@@ -100,6 +101,34 @@ def test_threads_compile_while_others_are_scheduled(monkeypatch):
     monkeypatch.setattr(native, "_compiled", lambda *given: started.append(len(given[1])) or compiled(*given))
     module, plan = built()
     assert started.count(2) >= 3
+    assert bits(run(module.load(), plan)) == expected
+
+
+@pytest.mark.slow
+@needs_linker
+@pytest.mark.parametrize("form", native.Emission)
+def test_threads_generate_machine_code_once_its_form_is_known(form, monkeypatch, tmp_path):
+    """Also if some modules were ready before, and if the other form is asked for in the end."""
+    expected = bits(run((first := built())[0].load(), first[1]))
+    monkeypatch.setattr(native, "_KERNELS_OF_A_PART", 2)
+    monkeypatch.setattr(native, "_FEW_KERNELS", 1)
+    monkeypatch.setattr(native, "cpu_count", lambda: 1)
+    generated = []
+    for name in ("_generate", "_write_object"):
+        done = getattr(native, name)
+        monkeypatch.setattr(
+            native, name, lambda *given, done=done: generated.append(threading.get_ident()) or done(*given)
+        )
+    known = iter([None, *[form] * 99])
+    module, plan = built(emission=lambda: next(known))
+    modules = len(module._parts)
+    assert len(generated) == modules - 1 > 2
+    assert threading.get_ident() not in generated
+    assert [part.object_file is not None for part in module._parts[1:]] == [form is native.Emission.OBJECT] * (
+        modules - 1
+    )
+    module.export(str(tmp_path / "module.so"))
+    assert bits(run(tvm.runtime.load_module(str(tmp_path / "module.so")), plan)) == expected
     assert bits(run(module.load(), plan)) == expected
 
 

@@ -28,7 +28,7 @@ from tvmfun.counters import counters
 from tvmfun.errors import DimensionError, ShapeError, TargetError, TvmfunError
 from tvmfun.lower import disk_cache, kernel_cache, pipeline
 from tvmfun.lower import target as targets
-from tvmfun.lower.codegen.native import NativeModule
+from tvmfun.lower.codegen.native import Emission, NativeModule
 from tvmfun.lower.compile_log import compiling, stage
 from tvmfun.lower.machine import Machine
 from tvmfun.lower.tuning import database
@@ -93,7 +93,9 @@ def native_module(
 ) -> tuple[NativeModule, Plan | DynamicPlan]:
     """Returns the Program compiled for a CPU and other processes, and the layout of its table."""
     with _LOCK:
-        return pipeline.build(inlined(program, targets.platform(target)), target, donated, exported=True)
+        return pipeline.build(
+            inlined(program, targets.platform(target)), target, donated, exported=True, emission=lambda: Emission.OBJECT
+        )
 
 
 def check_sizes(program: Program, sizes: Mapping[str, int]) -> None:
@@ -187,11 +189,21 @@ def _key(program: Program, target: Target, donated: Sequence[int]) -> str:
 
 
 def _build(program: Program, target: Target, donated: Sequence[int], key: str) -> disk_cache.Stored:
-    started = time.perf_counter()
-    built, plan = pipeline.build(program, target, donated)
+    started, stores = time.perf_counter(), disk_cache.can_store()
+
+    def is_stored() -> bool:
+        return stores and time.perf_counter() - started >= disk_cache.least_seconds()
+
+    def emission() -> Emission | None:
+        if is_stored():
+            return Emission.OBJECT
+        # Compilation may turn out to take so long that the code is stored.
+        return None if stores else Emission.MEMORY
+
+    built, plan = pipeline.build(program, target, donated, emission=emission)
     counters.compiles += 1
     with stage("machine code"):
-        if time.perf_counter() - started >= disk_cache.least_seconds():
+        if is_stored():
             stored = disk_cache.store(built.export, plan, key, target)
             if stored is not None:
                 return stored

@@ -76,10 +76,15 @@ def load(key: str, form: Form) -> Stored | None:
     return executable
 
 
+def can_store() -> bool:
+    """Whether there are a directory and a linker for executables."""
+    return cache_directory() is not None and has_linker()
+
+
 def store(export: Callable[[str], None], plan: Plan | DynamicPlan, key: str, target: Target) -> Stored | None:
-    """Writes a module to disk and reads it back; None if there is no directory or linker for it."""
+    """Writes a module to disk and reads it back; None if that fails, or if :func:`can_store` says no."""
     path = _path(f"{key}.so")
-    if path is None or not has_linker():
+    if path is None or not can_store():
         return None
     try:
         path.parent.mkdir(0o700, parents=True, exist_ok=True)

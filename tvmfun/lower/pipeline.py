@@ -16,7 +16,7 @@ from tvmfun.lower import target as targets
 from tvmfun.lower.codegen.cuda import compilers
 from tvmfun.lower.codegen.cuda.launches import cuda_module
 from tvmfun.lower.codegen.memory_plan import plan_memory
-from tvmfun.lower.codegen.native import Kernels, NativeModule
+from tvmfun.lower.codegen.native import Emission, Kernels, NativeModule
 from tvmfun.lower.codegen.relax_module import ModuleBuilder, ScheduledKernel, Step
 from tvmfun.lower.compile_log import stage
 from tvmfun.lower.fusion.column_sums import attach_column_sums
@@ -98,10 +98,17 @@ def scheduled_kernels(program: Program, target: Target, donated: Collection[int]
 
 
 def build(
-    program: Program, target: Target, donated: Collection[int] = (), exported: bool = False
+    program: Program,
+    target: Target,
+    donated: Collection[int] = (),
+    exported: bool = False,
+    emission: Callable[[], Emission | None] = lambda: None,
 ) -> tuple[NativeModule, Plan | DynamicPlan]:
-    """All stages, for a CPU; an exported module is for other processes."""
-    module, plan, _ = build_with_steps(program, target, donated, exported=exported)
+    """All stages, for a CPU; an exported module is for other processes.
+
+    Kernels become machine code while others are still being scheduled, once it is known in which form (``emission``).
+    """
+    module, plan, _ = build_with_steps(program, target, donated, exported=exported, emission=emission)
     return module, plan
 
 
@@ -111,11 +118,12 @@ def build_with_steps(
     donated: Collection[int] = (),
     is_timed: bool = False,
     exported: bool = False,
+    emission: Callable[[], Emission | None] = lambda: None,
 ) -> tuple[NativeModule, Plan | DynamicPlan, list[Step]]:
     """The same, and the kernels in the order in which they are called; ``main`` may read a clock between them."""
     is_optimized = bool(program.sizes) or work(program) > _LITTLE_WORK
     # Threads compile the first kernels while others are still being scheduled.
-    with Kernels(target, is_optimized, exported) as kernels:
+    with Kernels(target, is_optimized, exported, emission) as kernels:
         module, builder = _scheduled(program, target, donated, kernels.add)
         with stage("lowering"):
             plan, steps = plan_memory(module["main"], list(program.sizes))

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from enum import Enum
 from functools import cache, partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import tvm
@@ -51,6 +53,13 @@ _HOLDS_FORMULAS = "tvmfun.holds_formulas"
 _PRODUCTS = ("contraction", "winograd")
 
 
+class Emission(Enum):
+    """The form of machine code: in this process's memory, or an object file."""
+
+    MEMORY = "memory"
+    OBJECT = "object"
+
+
 class Kernels:
     """Collects kernels into LLVM modules; threads compile the first ones while others are still being scheduled.
 
@@ -58,16 +67,24 @@ class Kernels:
         target: a CPU.
         optimized: whether LLVM optimizes them. They compute the same, but LLVM may fuse other products and sums.
         exported: whether they are not for this process, whose pool of threads they use otherwise.
+        emission: returns the form of machine code that the threads generate, None while it is not known.
     """
 
-    def __init__(self, target: Target, optimized: bool = True, exported: bool = False) -> None:
+    def __init__(
+        self,
+        target: Target,
+        optimized: bool = True,
+        exported: bool = False,
+        emission: Callable[[], Emission | None] = lambda: None,
+    ) -> None:
         self._target = target
+        self._emission = emission
         self.optimized = optimized
         self.names = {} if exported else OWN_VARIABLES
         # Options for LLVM's command line are global.
         self._threads = 1 if target.attrs.get("cl-opt") else cpu_count()
         self._pool: ThreadPoolExecutor | None = None
-        self._parts: list[tuple[list[str], Future]] = []
+        self._parts: list[Future[_Part]] = []
         # By whether LLVM optimizes them.
         self._waiting: dict[bool, dict[ir.GlobalVar, tirx.PrimFunc]] = {False: {}, True: {}}
         self.callers: dict[ir.GlobalVar, tirx.PrimFunc] = {}
@@ -94,8 +111,7 @@ class Kernels:
 
     def _start(self, part: dict[ir.GlobalVar, tirx.PrimFunc], is_optimized: bool) -> None:
         self._pool = self._pool or ThreadPoolExecutor(self._threads)
-        compiled = self._pool.submit(_compiled, self._target, part, is_optimized, self.names)
-        self._parts.append(([name.name_hint for name in part], compiled))
+        self._parts.append(self._pool.submit(_compiled, self._target, part, is_optimized, self.names, self._emission))
 
     def only_module(self) -> tuple[dict[ir.GlobalVar, tirx.PrimFunc], bool] | None:
         """The kernels, and whether LLVM optimizes them, if they all fit one module and none calls others."""
@@ -104,8 +120,8 @@ class Kernels:
         fits = not self._parts and not self.callers and len(together) <= _few(is_optimized)
         return (together, is_optimized) if fits else None
 
-    def finish(self) -> list[_Part]:
-        """Returns the modules of all kernels that call no others."""
+    def finish(self) -> Callable[[], list[_Part]]:
+        """Starts the rest; returns a function that waits for the modules of all kernels that call no others."""
         straight, others = self._waiting[False], self._waiting[True]
         if len(straight) == 1 and others:
             # To optimize one kernel takes as long as a module of its own.
@@ -115,7 +131,7 @@ class Kernels:
             count = min(self._threads, -(-len(items) // _few(is_optimized)))
             for i in range(count):
                 self._start(dict(items[i::count]), is_optimized)
-        return [_Part(names, *part.result()) for names, part in self._parts]
+        return lambda: [part.result() for part in self._parts]
 
 
 def _few(is_optimized: bool) -> int:
@@ -125,11 +141,12 @@ def _few(is_optimized: bool) -> int:
 
 
 class _Part(NamedTuple):
-    """The names of kernels, their LLVM module, and their workspace events."""
+    """The names of kernels, their LLVM module, their workspace events, and the object file if it is generated."""
 
     names: list[str]
     module: Any
     allocated: dict[str, list[Event]]
+    object_file: bytes | None
 
 
 class NativeModule:
@@ -150,8 +167,7 @@ class NativeModule:
         self._names_of_variables = kernels.names
         # A separate module takes LLVM some milliseconds.
         joined = kernels.only_module()
-        parts = kernels.finish() if joined is None else []
-        self._parts = [part.module for part in parts]
+        finished = kernels.finish() if joined is None else list
         functions, self._optimized = joined or (kernels.callers, kernels.optimized)
         # Callers contain nothing but calls, so optimizing them does not pay.
         options = {_OPT_LEVEL: 0} if joined is None else {}
@@ -159,6 +175,7 @@ class NativeModule:
         # Not yet built: calls of other modules differ between a library and modules in memory.
         with held_interrupts():
             self._own, own = _lowered(target, functions, self._optimized) if functions else (None, {})
+        self._parts = parts = finished()
         self._main = MainFunction(
             steps,
             [name for part in parts for name in part.names],
@@ -175,17 +192,17 @@ class NativeModule:
         #: The number of threads that kernels use.
         self.threads = thread_count(target)
         #: Whether :meth:`load` generates machine code: only for this machine.
-        self.is_generated = "mtriple" not in target.attrs
+        self.is_generated = _is_of_this_machine(target)
 
     def load(self) -> Any:
         """Returns the module with ``main``; machine code for this machine is generated at once, in threads."""
         main = self._module_of_main(in_memory=True)
-        for module in self._parts:
+        modules = [part.module for part in self._parts]
+        for module in modules:
             main.import_module(module)
         if self.is_generated:
             with loading():
-                names = ["main", *[WRITE_ADDRESSES] * len(self._parts)]
-                _in_threads(lambda module, name: module.get_function(name), [main, *self._parts], names)
+                _in_threads(_generate, [main, *modules], ["main", *[WRITE_ADDRESSES] * len(modules)])
                 bind(main)
         return main
 
@@ -197,9 +214,13 @@ class NativeModule:
     @contextmanager
     def object_files(self) -> Iterator[list[str]]:
         """Yields the paths of object files, with machine code that is generated in threads."""
-        modules = [*self._parts, self._module_of_main(in_memory=False)]
-        with files_in_memory(len(modules), ".o") as files:
-            _in_threads(lambda module, file: module.write_to_file(file, "o"), modules, files)
+        contents = [part.object_file for part in self._parts if part.object_file is not None]
+        modules = [part.module for part in self._parts if part.object_file is None]
+        modules.append(self._module_of_main(in_memory=False))
+        with files_in_memory(len(contents) + len(modules), ".o") as files:
+            for content, file in zip(contents, files, strict=False):
+                Path(file).write_bytes(content)
+            _in_threads(_write_object, modules, files[len(contents) :])
             yield files
 
     def _module_of_main(self, in_memory: bool) -> Any:
@@ -224,13 +245,39 @@ def compiled(target: Target, functions: dict) -> Any:
     return _built(target, _lowered(target, functions)[0])
 
 
+def _is_of_this_machine(target: Target) -> bool:
+    return "mtriple" not in target.attrs
+
+
+def _generate(module: Any, name: str) -> None:
+    """Generates the machine code of a module that has a function of this name."""
+    module.get_function(name)
+
+
+def _write_object(module: Any, path: str) -> None:
+    module.write_to_file(path, "o")
+
+
 def _compiled(
-    target: Target, functions: dict, optimized: bool, names: Mapping[str, str]
-) -> tuple[Any, dict[str, list[Event]]]:
-    """The LLVM module, and the workspace events of each function."""
-    module, allocated = _lowered(target, functions, optimized)
-    with_table = partial(with_addresses, names=[name.name_hint for name in functions])
-    return _built(target, module, optimized, names, with_table), allocated
+    target: Target,
+    functions: dict,
+    optimized: bool,
+    names: Mapping[str, str],
+    emission: Callable[[], Emission | None],
+) -> _Part:
+    """The LLVM module of functions, with its machine code if the form is known."""
+    names_of_functions = [name.name_hint for name in functions]
+    lowered, allocated = _lowered(target, functions, optimized)
+    module = _built(target, lowered, optimized, names, partial(with_addresses, names=names_of_functions))
+    form, object_file = emission(), None
+    if form is Emission.MEMORY and _is_of_this_machine(target):
+        with loading():
+            _generate(module, WRITE_ADDRESSES)
+    elif form is Emission.OBJECT:
+        with files_in_memory(1, ".o") as (path,):
+            _write_object(module, path)
+            object_file = Path(path).read_bytes()
+    return _Part(names_of_functions, module, allocated, object_file)
 
 
 def _lowered(target: Target, functions: dict, optimized: bool = True) -> tuple[tvm.IRModule, dict[str, list[Event]]]:
