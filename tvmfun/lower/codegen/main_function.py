@@ -20,7 +20,7 @@ from pathlib import Path
 from tvm.target import Target
 
 from tvmfun.llvm_modules import empty_module, parsed, with_added
-from tvmfun.lower.codegen.memory_plan import Call, Store
+from tvmfun.lower.codegen.memory_plan import NO_SLOT, Call, Store, number
 from tvmfun.lower.tir.calling_convention import SYMBOL_PREFIX
 from tvmfun.runtime.plan import Address, Size
 from tvmfun.threads import TABLE, WRITE_ADDRESSES
@@ -32,7 +32,6 @@ _MONOTONIC = getattr(time, "CLOCK_MONOTONIC", 1)
 _DECLARED = re.compile(rf"^declare [^\n]*@{SYMBOL_PREFIX}(\w+)\([^\n]*\n", re.MULTILINE)
 _ARGUMENT = "%tvmfun.argument"
 _INTEGER = 1  # the FFI's index of the type
-_NO_SLOT = -1
 _ADDRESS_BYTES = 8
 
 _CLOCK = f"""declare i32 @clock_gettime(i32, ptr)
@@ -142,7 +141,7 @@ class MainFunction:
         calls, arguments = [], []
         for step in self.steps:
             if isinstance(step, Store):
-                index, given = store_index[_bits(step)], [step.address, Address(_NO_SLOT, int(step.bits))]
+                index, given = store_index[_bits(step)], [step.address, number(int(step.bits))]
             else:
                 index, given = kernel_index[step.kernel], step.arguments
             calls += [index, len(given)]
@@ -222,5 +221,5 @@ def _store_of(bits: int) -> str:
 def _argument(value: Address | Size) -> str:
     """An address, or a dynamic size, which is a word of the table."""
     slot, offset, second = (value.slot, 0, None) if isinstance(value, Size) else value
-    second = _NO_SLOT if second is None else second
+    second = NO_SLOT if second is None else second
     return f"{_ARGUMENT} {{ i32 {slot}, i32 {second}, i64 {offset} }}"

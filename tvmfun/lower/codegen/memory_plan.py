@@ -18,6 +18,9 @@ from tvmfun.runtime.formulas import Formula
 from tvmfun.runtime.offsets import Lifetime, assign_offsets
 from tvmfun.runtime.plan import Address, DynamicPlan, MemoryAnalysis, Plan, Size
 
+#: Stands for zero instead of the word in a slot of the table.
+NO_SLOT = -1
+
 
 class Call(NamedTuple):
     """A step of ``main`` that calls a kernel.
@@ -38,6 +41,11 @@ class Store(NamedTuple):
 
     address: Address
     bits: np.integer
+
+
+def number(value: int) -> Address:
+    """An integer as an argument."""
+    return Address(NO_SLOT, value)
 
 
 @dataclass(eq=False)

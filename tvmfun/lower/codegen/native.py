@@ -20,9 +20,10 @@ from tvmfun.files import files_in_memory
 from tvmfun.llvm_modules import empty_module, parsed
 from tvmfun.lower import target as targets
 from tvmfun.lower.codegen.main_function import MainFunction, with_addresses
-from tvmfun.lower.codegen.memory_plan import Call, Store
+from tvmfun.lower.codegen.memory_plan import Call, Store, number
 from tvmfun.lower.codegen.module_text import edited
 from tvmfun.lower.codegen.optimizer import is_straight
+from tvmfun.lower.codegen.similar_functions import Merged, merge
 from tvmfun.lower.codegen.workspaces import Event, events, expanded, thread_count
 from tvmfun.lower.interrupts import held_interrupts
 from tvmfun.lower.tir.calling_convention import (
@@ -88,6 +89,9 @@ class Kernels:
         # By whether LLVM optimizes them.
         self._waiting: dict[bool, dict[ir.GlobalVar, tirx.PrimFunc]] = {False: {}, True: {}}
         self.callers: dict[ir.GlobalVar, tirx.PrimFunc] = {}
+        # Maps that may be similar to later ones.
+        self._maps: dict[ir.GlobalVar, tirx.PrimFunc] = {}
+        self._merged: dict[str, Merged] = {}
 
     def __enter__(self) -> Kernels:
         return self
@@ -102,7 +106,16 @@ class Kernels:
         if function.attrs.get("tvmfun.rule") == "control" and called_functions(function.body):
             self.callers[name] = function
             return
-        is_optimized = self.optimized and not is_straight(function)
+        if not self.optimized:
+            self._wait(name, function, is_optimized=False)
+        elif not is_straight(function):
+            self._wait(name, function, is_optimized=True)
+        elif function.attrs.get("tvmfun.rule") == "elementwise":
+            self._maps[name] = function
+        else:
+            self._wait(name, function, is_optimized=False)
+
+    def _wait(self, name: ir.GlobalVar, function: tirx.PrimFunc, is_optimized: bool) -> None:
         waiting = self._waiting[is_optimized]
         waiting[name] = function
         if len(waiting) == _KERNELS_OF_A_PART:
@@ -112,6 +125,23 @@ class Kernels:
     def _start(self, part: dict[ir.GlobalVar, tirx.PrimFunc], is_optimized: bool) -> None:
         self._pool = self._pool or ThreadPoolExecutor(self._threads)
         self._parts.append(self._pool.submit(_compiled, self._target, part, is_optimized, self.names, self._emission))
+
+    def merge(self) -> None:
+        """Merges similar maps."""
+        called = {name for caller in self.callers.values() for name, _ in called_functions(caller.body)}
+        others = {name: function for name, function in self._maps.items() if name.name_hint not in called}
+        kept, self._merged = merge(others)
+        for name, function in self._maps.items():
+            if name in kept or name not in others:
+                self._wait(name, kept.get(name, function), is_optimized=False)
+        self._maps = {}
+
+    def called_by(self, step: Call) -> Call:
+        """The step with the function that does what its kernel does."""
+        merged = self._merged.get(step.kernel)
+        if merged is None:
+            return step
+        return step._replace(kernel=merged.name, arguments=[*step.arguments, *map(number, merged.numbers)])
 
     def only_module(self) -> tuple[dict[ir.GlobalVar, tirx.PrimFunc], bool] | None:
         """The kernels, and whether LLVM optimizes them, if they all fit one module and none calls others."""
@@ -165,6 +195,8 @@ class NativeModule:
         self, kernels: Kernels, steps: Sequence[Call | Store], slots: int, target: Target, is_timed: bool = False
     ) -> None:
         self._names_of_variables = kernels.names
+        kernels.merge()
+        steps = [kernels.called_by(step) if isinstance(step, Call) else step for step in steps]
         # A separate module takes LLVM some milliseconds.
         joined = kernels.only_module()
         finished = kernels.finish() if joined is None else list
