@@ -224,9 +224,9 @@ def test_results_do_not_depend_on_cores(threads):
     [
         ((64, 256, 256), 1, 16, 8),
         ((64, 256, 256), (0, 1), 16 + 4, 8),  # of parts of the rows, and of their sum
-        ((4096, 768), 0, 16 + 6, 8),
+        ((4096, 768), 0, 48 + 4, 8),  # of whole rows, and of their sum
         ((2048, 2000), 0, 5, 5),  # of 125 vectors
-        ((512, 512), 0, 16 + 4, 8),
+        ((512, 512), 0, 32 + 4, 8),
         ((4096, 1072), 0, 4 + 3, 4),  # of 67 vectors, a prime
     ],
 )
@@ -246,17 +246,17 @@ def test_wide_tiles_read_long_pieces_of_rows(shape, axis, totals, panel, name):
 
 
 STRIPS = [
-    ((4096, 1024), (0,), 512),
+    ((600, 8192), (0,), 4096),
     ((3, 1000, 2048), (1,), 1024),
-    ((40, 30, 2048), (0, 1), 1024),
+    ((40, 3, 8192), (0, 1), 4096),
     ((65, 1 << 15), (0,), 4096),  # the first block of terms, and one more
-    ((2000, 1024), (0,), 512),
+    ((300, 12288), (0,), 3072),
 ]
 # Each shape meets both dtypes and both reductions, and these meet.
 PAIRS = [(("sum", "float32"), ("max", "int32")), (("sum", "int32"), ("max", "float32"))]
 
 
-@pytest.mark.quick("sum-float32-4096x1024-0-512", "max-int32-40x30x2048-0x1-1024")
+@pytest.mark.quick("sum-float32-600x8192-0-4096", "max-int32-40x3x8192-0x1-4096")
 @pytest.mark.parametrize(
     ("name", "dtype", "shape", "axes", "width"),
     [(*pair, *strip) for i, strip in enumerate(STRIPS) for pair in PAIRS[i % 2]],

@@ -323,7 +323,7 @@ def test_several_results_and_functions(dtype):
     ],
 )
 def test_nothing_of_a_straight_kernel_is_on_the_stack(function, count):
-    spec = tvmfun.ShapeDtype((64, 64, 64), "float32")
+    spec = tvmfun.ShapeDtype((16, 32, 64), "float32")
     (kernel,) = pipeline.scheduled_kernels(tvmfun.trace(function)(*[spec] * count), targets.host())
     assert is_straight(kernel.function)
     module = native._built(

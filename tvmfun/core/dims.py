@@ -375,7 +375,8 @@ def _leaves(value: Any) -> Iterator[Dim]:
         yield value
     elif isinstance(value, tuple):
         for item in value:
-            yield from _leaves(item)
+            if type(item) is not int:  # nearly all are
+                yield from _leaves(item)
     elif hasattr(value, "with_sizes"):
         yield from value.sizes.values()
 
@@ -473,6 +474,8 @@ def postfix(size: Any) -> int | str:
 
 def typical(value: Any) -> Any:
     """A representative number for a size, where only speed depends on it."""
+    if isinstance(value, int):
+        return value
     chosen = {atom.name: int(min(max(_TYPICAL, atom.low), atom.high)) for atom in _names_in((value,))}
     return at(value, chosen)
 

@@ -52,6 +52,8 @@ _OPT_LEVEL = "opt-level"
 _HOLDS_FORMULAS = "tvmfun.holds_formulas"
 # Rules whose kernels are products with little index arithmetic per operation.
 _PRODUCTS = ("contraction", "winograd")
+# Rules whose kernels gain nothing by constants: a product's distances between rows are constants of its micro-kernel.
+_MERGED = ("elementwise", "reduction")
 
 
 class Emission(Enum):
@@ -89,8 +91,8 @@ class Kernels:
         # By whether LLVM optimizes them.
         self._waiting: dict[bool, dict[ir.GlobalVar, tirx.PrimFunc]] = {False: {}, True: {}}
         self.callers: dict[ir.GlobalVar, tirx.PrimFunc] = {}
-        # Maps that may be similar to later ones.
-        self._maps: dict[ir.GlobalVar, tirx.PrimFunc] = {}
+        # Those that may be similar to later ones.
+        self._straight: dict[ir.GlobalVar, tirx.PrimFunc] = {}
         self._merged: dict[str, Merged] = {}
 
     def __enter__(self) -> Kernels:
@@ -110,8 +112,8 @@ class Kernels:
             self._wait(name, function, is_optimized=False)
         elif not is_straight(function):
             self._wait(name, function, is_optimized=True)
-        elif function.attrs.get("tvmfun.rule") == "elementwise":
-            self._maps[name] = function
+        elif str(function.attrs.get("tvmfun.rule")) in _MERGED:
+            self._straight[name] = function
         else:
             self._wait(name, function, is_optimized=False)
 
@@ -127,14 +129,14 @@ class Kernels:
         self._parts.append(self._pool.submit(_compiled, self._target, part, is_optimized, self.names, self._emission))
 
     def merge(self) -> None:
-        """Merges similar maps."""
+        """Merges similar maps and reductions."""
         called = {name for caller in self.callers.values() for name, _ in called_functions(caller.body)}
-        others = {name: function for name, function in self._maps.items() if name.name_hint not in called}
+        others = {name: function for name, function in self._straight.items() if name.name_hint not in called}
         kept, self._merged = merge(others)
-        for name, function in self._maps.items():
+        for name, function in self._straight.items():
             if name in kept or name not in others:
                 self._wait(name, kept.get(name, function), is_optimized=False)
-        self._maps = {}
+        self._straight = {}
 
     def called_by(self, step: Call) -> Call:
         """The step with the function that does what its kernel does."""

@@ -13,7 +13,7 @@ from tvmfun.lower.tir import build
 from tvmfun.lower.tir.calling_convention import has_sizes
 from tvmfun.lower.tir.held_values import is_float
 from tvmfun.lower.tir.micro_kernels.products import is_product
-from tvmfun.lower.tir.walk import find
+from tvmfun.lower.tir.walk import find, find_outside_indices
 
 # Rules whose kernels spend their time in micro-kernels.
 _PRODUCTS = ("contraction", "winograd")
@@ -93,11 +93,16 @@ def _reads_neighbours(loop: tirx.For, fixed: Sequence[ir.Var]) -> bool:
     Quotients of fixed variables alone leave the loop.
     """
     is_fixed = lambda quotient: all(any(map(var.same_as, fixed)) for var in build.variables(quotient))
-    stores = [(store.buffer, store.indices) for store in find(loop.body, tirx.BufferStore)]
+    loads = build.loads(loop.body)
+    if len(loads) > len(find_outside_indices(loop.body, ir.TensorLoad)):
+        return False
+    accesses = [(store.buffer, store.indices[:]) for store in find(loop.body, tirx.BufferStore)]
+    accesses += [(load.source, load.indices[:]) for load in loads]
+    has_quotients = bool(find(loop.body, *_QUOTIENTS))
     seen: dict[tuple[int, ...], list] = {}
-    for buffer, indices in stores + [(load.source, load.indices) for load in build.loads(loop.body)]:
+    for buffer, indices in accesses:
         offsets = indices
-        if any(find(index, *_QUOTIENTS) for index in indices):
+        if has_quotients and any(find(index, *_QUOTIENTS) for index in indices):
             same = seen.setdefault(tuple(map(int, buffer.shape)), [])
             if any(all(map(structural_equal, indices, other)) for other in same):
                 continue
@@ -107,8 +112,8 @@ def _reads_neighbours(loop: tirx.For, fixed: Sequence[ir.Var]) -> bool:
         *outer, last = [0, *(build.step_of(offset, loop.loop_var) for offset in offsets)]
         if any(step != 0 for step in outer) or last not in (0, 1):
             return False
-        if any(find(offset, ir.TensorLoad) for offset in offsets):
-            return False
-        if not all(is_fixed(quotient) for offset in offsets for quotient in find(offset, *_QUOTIENTS)):
+        if has_quotients and not all(
+            is_fixed(quotient) for offset in offsets for quotient in find(offset, *_QUOTIENTS)
+        ):
             return False
     return True

@@ -165,7 +165,7 @@ def _sizes(buffer: Buffer) -> tuple[Size, ...]:
 
 def stride(buffer: Buffer, indices: Sequence[Expr], axis: Axis, domain: Sequence[Axis]) -> Size | None:
     """The change of the offset when ``axis`` advances by one, or None if that varies."""
-    steps = [step_of(index, axis.var) for index in indices]
+    steps = [step_of(index, axis.var) for index in indices[:]]  # which is faster than to iterate over TVM's arrays
     if None not in steps:  # nearly always, and ten times as fast
         return offset(buffer, steps)  # type: ignore[arg-type,return-value]  # all are numbers
     at = offset(buffer, indices)
@@ -421,8 +421,10 @@ def is_linear(index: Expr, axes: Sequence[Axis]) -> bool:
     >>> is_linear(4 * i.var + j.var, [i, j]), is_linear(4 * i.var + j.var % 4, [i, j]), is_linear(j.var % 4, [i])
     (True, False, True)
     """
+    if all(step_of(index, axis.var) is not None for axis in axes):
+        return True
     used = any(uses(index, axis.var) for axis in axes)
-    if not used or isinstance(index, ir.Var):
+    if not used:
         return True
     if isinstance(index, tirx.Mul) and all(any(uses(x, a.var) for a in axes) for x in (index.a, index.b)):
         return False

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from tvm import tirx
-from tvm.tirx import AllocBuffer, Buffer, BufferStore, IfThenElse, Stmt
+from tvm.tirx import AllocBuffer, Buffer, BufferStore, For, ForKind, IfThenElse, Stmt
 
 from tvmfun.core import dims
 from tvmfun.lower.machine import Machine
 from tvmfun.lower.schedule.reduction_passes import along_reduced_axis
 from tvmfun.lower.schedule.stages import Stage, accumulator
 from tvmfun.lower.tir import build
-from tvmfun.lower.tir.build import Axis, Env, Expr
+from tvmfun.lower.tir.build import Axis, Env, Expr, volume
 
 _Into = TypeVar("_Into")
 
@@ -22,6 +22,7 @@ PANEL = 8  # vectors of columns that are added up at a time
 WIDEST, LIGHT_LOADS, TASKS_PER_CORE = 16, 2, 4  # of tiles of columns: see ``_vectors_of_tile``
 LEAST_LANES = 4  # the fewest lanes of a vector that is shortened to stay within a group of channels
 STRIP = 2 << 10, 16 << 10  # the bytes of a strip of columns, see ``_strips``
+MOST_CHUNKS, LEAST_CHUNKS, LONG = 16, 4, 1 << 18  # of rows, see ``row_chunks``
 BLOCK = 32  # terms added up before they are added to the total, which limits the rounding error of long sums
 
 
@@ -36,6 +37,9 @@ def _columns(stage: Stage, env: Env, prefix: int, machine: Machine, tasks: int) 
     """Neighbouring outputs in the lanes of vector registers, reduced axes in serial loops."""
     *outer, last = stage.space[prefix:]
     lanes = _lanes_of_one_group(stage, machine.lanes(accumulator(stage.dtype)))
+    if not prefix and volume(outer) >= LEAST_CHUNKS and _adds_rows(stage, lanes):
+        rows = lambda env: _column_strip(stage, {**env, last.var: 0}, last, last.extent, lanes, is_uniform=True)
+        return build.parallel_nest(outer, env, rows, tasks)
     strips = None if prefix or tasks == 1 else _strips(stage, lanes, machine)
     if strips:
         strip = Axis.fresh(last, strips)
@@ -79,11 +83,35 @@ def _vectors_of_tile(stage: Stage, prefix: int, lanes: int, machine: Machine) ->
     """
     vectors = stage.space[-1].extent // lanes
     usual = min(WIDE, max(1, vectors))
-    if vectors <= WIDE:
+    if vectors <= WIDE or build.points(stage.reduce) <= BLOCK:
         return usual
     columns = build.points(stage.space[prefix:]) // lanes
     fits = lambda size: vectors % size == 0 and (prefix or columns // size >= TASKS_PER_CORE * machine.cores)
     return next(filter(fits, range(WIDEST, WIDE, -1)), usual)
+
+
+def row_chunks(stage: Stage, machine: Machine) -> int | None:
+    """The number of pieces of a long sum over columns whose rows fit L1, None if it is no such sum.
+
+    Each task adds up whole rows, which prefetchers follow. The loops are the same for all numbers of rows and columns,
+    so that sums of several sizes share machine code: see :mod:`tvmfun.lower.codegen.similar_functions`.
+    """
+    if len(stage.space) != 1 or along_reduced_axis(stage):
+        return None
+    lanes = _lanes_of_one_group(stage, machine.lanes(accumulator(stage.dtype)))
+    if not _adds_rows(stage, lanes) or build.points(stage.domain) < LONG:
+        return None
+    chunks = min(MOST_CHUNKS, build.points(stage.reduce) // (2 * BLOCK))
+    return 1 << (chunks.bit_length() - 1) if chunks >= LEAST_CHUNKS else None
+
+
+def _adds_rows(stage: Stage, lanes: int) -> bool:
+    """Whether many whole rows are added up, in panels, with totals that stay in L1."""
+    width = stage.space[-1].extent
+    is_static = all(isinstance(axis.extent, int) for axis in stage.domain)
+    if not is_static or _is_slow(stage) or width % (PANEL * lanes) or build.points(stage.reduce) < 2 * BLOCK:
+        return False
+    return width * build.bits(accumulator(stage.dtype)) // 8 <= STRIP[1]
 
 
 def _strips(stage: Stage, lanes: int, machine: Machine) -> int | None:
@@ -179,8 +207,11 @@ def _column_tile(stage: Stage, env: Env, last: Axis, parts: Sequence[tuple[int, 
     return build.seq(clear(total), _added_up(stage.reduce, env, 1, total, add, joined), lanes(total, store, env))
 
 
-def _column_strip(stage: Stage, env: Env, last: Axis, width: int, lanes: int) -> Stmt:
-    """The reductions of a strip of columns: of a block of terms, some vectors at a time along the whole strip."""
+def _column_strip(stage: Stage, env: Env, last: Axis, width: int, lanes: int, is_uniform: bool = False) -> Stmt:
+    """The reductions of a strip of columns: of a block of terms, some vectors at a time along the whole strip.
+
+    The loops are the same for all widths if ``is_uniform``.
+    """
     dtype = accumulator(stage.dtype)
     wide = _panel(width // lanes) or 1
     panel = wide * lanes
@@ -200,7 +231,7 @@ def _column_strip(stage: Stage, env: Env, last: Axis, width: int, lanes: int) ->
 
         The totals of one panel are registers.
         """
-        if width == panel:
+        if width == panel and not is_uniform:
             return vectors(make)
         return build.loop(last, width // lanes, lambda i: build.vectorized(last, lanes, lambda k: make(i * lanes + k)))
 
@@ -229,6 +260,9 @@ def _column_strip(stage: Stage, env: Env, last: Axis, width: int, lanes: int) ->
             add_to_strip = vectors(lambda k: join(part, begin + k, k))
             return build.seq(AllocBuffer(part), vectors(clear(part)), make((part, begin)), add_to_strip)
 
+        if is_uniform and width == panel:
+            var = Axis.fresh(last, 1).var
+            return For(var, 0, 1, ForKind.SERIAL, one(var))
         return build.loop(last, width // panel, one)
 
     totals = build.scratch([width], dtype, "totals")
@@ -273,7 +307,7 @@ def _added_up(
 
     def run(first: Expr | int, count: int, into: _Into) -> Stmt:
         weight = 1 if is_block else inner
-        if count * weight <= 2 * BLOCK:
+        if count * weight < 2 * BLOCK:
             return build.loop(head, count, lambda i: one(i + first, into))
         size = max(1, BLOCK // weight)
         while count // size > 2 * BLOCK:

@@ -28,11 +28,12 @@ from tvmfun.lower.schedule.cpu.few_columns import emit_few_columns, has_few_colu
 from tvmfun.lower.schedule.cpu.interleave import interleaving
 from tvmfun.lower.schedule.cpu.next_rows import Fetch, fetch_descending, fetches
 from tvmfun.lower.schedule.cpu.packed_dots import with_words
-from tvmfun.lower.schedule.cpu.reduction import WIDE, emit_reduction
+from tvmfun.lower.schedule.cpu.reduction import WIDE, emit_reduction, row_chunks
 from tvmfun.lower.schedule.cpu.winograd import Winograd, apply_winograd, emit_winograd
 from tvmfun.lower.schedule.groups import Group, is_pointwise, may_overwrite, private_outputs, share_loops, shrink
 from tvmfun.lower.schedule.reduction_passes import (
     along_reduced_axis,
+    cut_reduction,
     hoist_operands,
     merge_reduced_axes,
     split_reduction,
@@ -197,6 +198,9 @@ def _prepare_reduction(stage: Stage, machine: Machine, promoted: Sequence[Buffer
     before: list[Stage] = []
     if contraction is None:
         stage = merge_reduced_axes(stage, is_flat=True)
+        chunks = row_chunks(stage, machine)
+        if chunks:
+            return list(cut_reduction(stage, chunks, f"{stage.name}_part") or (stage,))
     elif has_few_columns(contraction, machine):
         return list(with_packed_columns(stage, contraction, machine))
     else:
