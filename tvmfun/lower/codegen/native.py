@@ -42,7 +42,7 @@ from tvmfun.runtime.workspaces import Allocation
 from tvmfun.threads import OWN_VARIABLES, WRITE_ADDRESSES, bind, cpu_count, loading
 
 # Kernels per LLVM module, and the most that do not justify a separate module and thread if LLVM optimizes them.
-_KERNELS_OF_A_PART, _FEW_KERNELS = 12, 4
+_KERNELS_OF_A_PART, _FEW_KERNELS = 20, 4
 # Most kernels have some dozen stores, but the body of a loop has those of all its kernels.
 _FEW_STORES = 200
 
