@@ -6,7 +6,7 @@ import pytest
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import ShapeDtype, nn, optim
-from tvmfun.lower.fusion.fuse import fuse
+from tvmfun.lower.fusion.fuse import CPU, fuse
 from tvmfun.ops.calls import barrier
 from tvmfun.program_text.reader import Reader
 
@@ -55,6 +55,57 @@ def test_one_kernel_updates_a_leaf_and_its_state():
 def test_a_broadcast_is_never_stored():
     for kernel in fuse(tvmfun.trace(tvmfun.grad(lambda w, x: tnp.sum(tnp.tanh(x * w))))(VECTOR, MATRIX)):
         assert kernel.name != "broadcast_to"
+
+
+ROWS, ROW = ShapeDtype((512, 64), "float32"), ShapeDtype((64,), "float32")
+
+
+def moments(x, kept, other):
+    """The mean and variance of columns, and moving averages of them, as batch norms compute them."""
+    mean = tnp.mean(x, axis=0)
+    variance = tnp.mean((x - mean) ** 2, axis=0)
+    return (x - mean) / tnp.sqrt(variance + 1e-5), 0.9 * kept + 0.1 * mean, 0.9 * other + 0.1 * variance
+
+
+def test_sums_over_columns_compute_what_depends_on_them_alone():
+    found = fuse(tvmfun.trace(moments)(ROWS, ROW, ROW), CPU)
+    assert [len(kernel.outputs) for kernel in found] == [2, 2, 1]
+    assert all(any(equation.op.name == "sum" for equation in kernel.equations) for kernel in found[:2])
+
+
+@pytest.mark.parametrize("donates", [False, True])
+def test_maps_of_sums_over_columns_and_other_readers(donates):
+    """Maps that wait for another reader of a sum, written over arguments, in gradients, batches and loops."""
+
+    def function(x, kept):
+        total = tnp.sum(x, axis=0)
+        centred = tnp.sum(tnp.abs(x * 512 - total), axis=0)
+        return tnp.tanh(total) + kept, tnp.sqrt(centred + total * total), total / 2 - centred, total
+
+    rng = np.random.default_rng(0)
+    x, kept = (rng.normal(size=spec.shape).astype("float32") for spec in (ROWS, ROW))
+    wide = x.astype("float64")
+    total = wide.sum(0)
+    centred = np.abs(wide * 512 - total).sum(0)
+    expected = np.tanh(total) + kept, np.sqrt(centred + total**2), total / 2 - centred, total
+    donated = {"donate_argnums": (0, 1)} if donates else {}
+    got = tvmfun.jit(function, **donated)(tnp.asarray(x.copy()), tnp.asarray(kept.copy()))
+    for ours, theirs in zip(got, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-4)
+    batched = tvmfun.jit(tvmfun.vmap(function, (0, None)))(np.stack([x, x]), kept)
+    for ours, theirs in zip(batched, expected, strict=True):
+        np.testing.assert_allclose(ours[1], theirs, rtol=2e-5, atol=2e-4)
+    looped = tvmfun.jit(lambda x, kept: tvmfun.lax.fori_loop(0, 2, lambda i, k: function(x, k)[0], kept))(x, kept)
+    np.testing.assert_allclose(looped, 2 * np.tanh(total) + kept, rtol=2e-5, atol=2e-4)
+
+
+def test_gradients_of_moments_agree_with_finite_differences():
+    rng = np.random.default_rng(1)
+    x, kept, along = (rng.normal(size=shape) for shape in ((512, 64), (64,), (512, 64)))
+    loss = lambda x: sum(tnp.sum(tnp.sin(result)) for result in moments(x, kept, kept))
+    slope = float(np.sum(np.asarray(tvmfun.jit(tvmfun.grad(loss))(x)) * along))
+    ahead, behind = (float(tvmfun.jit(loss)(x + step * along)) for step in (1e-5, -1e-5))
+    assert abs(slope - (ahead - behind) / 2e-5) < 1e-4 * abs(slope)
 
 
 def test_cheap_intermediates_are_computed_again():

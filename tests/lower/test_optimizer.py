@@ -78,11 +78,15 @@ def test_which_kernels_are_straight(name):
 
 @pytest.mark.parametrize("cores", [1, 2])
 def test_sums_after_a_small_map_are(cores):
-    """Also where no loop is parallel; loops that sums share with maps are not."""
+    """Also where no loop is parallel, and with maps of the sums; loops that sums share with maps are not."""
     target = targets.resolve({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": cores})
     specs = [ShapeDtype(shape, "float32") for shape in ((8, 16, 16, 64), (64,))]
     sums = lambda x, s: tnp.sum((x - s / 8) * x, axis=(0, 1, 2))
     (kernel,) = pipeline.scheduled_kernels(tvmfun.trace(sums)(*specs), target)
+    assert is_straight(kernel.function)
+    of_mean = lambda mean, s: (mean, tnp.sqrt(mean * mean + s))
+    updated = lambda x, s: of_mean(sums(x, s) / 2048, s)
+    (kernel,) = pipeline.scheduled_kernels(tvmfun.trace(updated)(*specs), target)
     assert is_straight(kernel.function)
     centred = lambda x: x - tnp.mean(x, axis=1, keepdims=True)
     kernels = pipeline.scheduled_kernels(tvmfun.trace(centred)(ShapeDtype((64, 16, 64), "float32")), target)

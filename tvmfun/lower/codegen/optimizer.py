@@ -18,6 +18,7 @@ from tvmfun.lower.tir.walk import find, find_outside_indices
 # Rules whose kernels spend their time in micro-kernels.
 _PRODUCTS = ("contraction", "winograd")
 _PLAIN = ("float32", "float64", "bool")
+_COUNTED = (tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL)
 _QUOTIENTS = (tirx.FloorDiv, tirx.FloorMod, tirx.Div, tirx.Mod)
 
 
@@ -56,17 +57,22 @@ def is_straight(function: tirx.PrimFunc) -> bool:
 
 
 def _adds_up_columns(function: tirx.PrimFunc, parallel: Sequence[tirx.For]) -> bool:
-    """Whether a reduction reads plain numbers, and its parallel loops read parameters for totals only.
+    """Whether a reduction reads plain numbers, and its parallel loops have no loops of maps that read parameters.
 
-    If it has none, those of its loops that add something up. Loops that reductions share with maps are short, and take
-    1.3 times as long without the optimizer.
+    If it has no parallel loops, those of its loops that add something up. Loops that reductions share with maps are
+    short, and take 1.3 times as long without the optimizer; what is computed once from totals may read parameters.
     """
     if any(str(load.source.dtype) not in _PLAIN for load in find(function.body, ir.TensorLoad)):
         return False
-    nests = [find(nest, tirx.BufferStore) for nest in parallel or _nests(function.body)]
-    stores = [store for nest in nests if parallel or any(map(_adds_to_itself, nest)) for store in nest]
     reads = lambda store: any(_is_parameter(load.source, function) for load in build.loads(store.value))
-    return all(_adds_to_itself(store) for store in stores if reads(store))
+    for nest in parallel or _nests(function.body):
+        if not parallel and not any(map(_adds_to_itself, find(nest, tirx.BufferStore))):
+            continue
+        for loop in find(nest, tirx.For):
+            stores = find(loop.body, tirx.BufferStore) if loop.kind in _COUNTED else []
+            if not any(map(_adds_to_itself, stores)) and any(map(reads, stores)):
+                return False
+    return True
 
 
 def _nests(root: tirx.Stmt) -> list[tirx.Stmt]:

@@ -25,6 +25,7 @@ from tvmfun.lower.tir.walk import called, find, rewrite
 _SYMBOL = "global_symbol"
 # Integers of the same size, as which the bits of floats are passed.
 _BITS = {"float32": "int32", "float64": "int64"}
+_NUMBERED = ("tirx.call_extern", "tirx.reinterpret")
 _COUNTED = (tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL)
 # All functions that are merged allocate what the largest of them needs.
 _MOST_ALLOCATED = 1 << 18
@@ -150,11 +151,11 @@ def _abstracted(function: tirx.PrimFunc) -> _Form:
         return tirx.For(node.loop_var, node.min, extent, node.kind, node.body, node.thread_binding, node.annotations)
 
     def call(node: ir.Call) -> Expr:
-        """A call of a micro-kernel with other distances."""
-        if called(node) != "tirx.call_extern":
+        """A call of a micro-kernel with other distances, or other bits of a constant."""
+        if called(node) not in _NUMBERED or not any(isinstance(a, tirx.IntImm) for a in node.args):
             return node
         arguments = [variable(a) if isinstance(a, tirx.IntImm) else a for a in node.args]
-        return tirx.call_extern(str(node.ty), *arguments)
+        return ir.Call(node.op, arguments, ret_ty=node.ty)
 
     body = rewrite(
         function.body,

@@ -25,8 +25,11 @@ from tvmfun.ops.control import switch
 from tvmfun.ops.conv import conv
 from tvmfun.ops.dot import dot_general
 from tvmfun.ops.pointwise import astype
+from tvmfun.ops.reduce import sum as sum_op
 from tvmfun.ops.shape import concat, flip, pad, permute_dims, reshape, slice
 
+# The least number of terms per element of a sum that has few elements.
+_FEW = 64
 # Larger kernels save no more memory traffic, and take long to compile.
 MAX_EQUATIONS = 48
 # The most copies of a shared subexpression in a kernel once everything is inlined.
@@ -302,6 +305,12 @@ class _Fusion:
                     self.add(i, group)
                     return True
             return False
+        if not self.style.is_gpu and self.is_short_sum(i):
+            group = self.map_of_columns(i, around)
+            if group is not None:
+                group.core = i
+                self.add(i, group)
+                return True
         if len(around) != 1 or i in self.returned:
             return False
         (group,) = around
@@ -313,6 +322,22 @@ class _Fusion:
         group.core = i
         self.add(i, group)
         return True
+
+    def is_short_sum(self, i: int) -> bool:
+        """Whether the equation is a sum over columns with few elements, compared with what it adds up."""
+        equation = self.equations[i]
+        if equation.op is not sum_op:
+            return False
+        (terms,) = equation.inputs
+        return terms.aval.ndim - 1 not in equation.params["axis"] and _FEW * self.size(i) <= typical(terms.aval.size)
+
+    def map_of_columns(self, i: int, around: list[_Group]) -> _Group | None:
+        """The first group of maps of a sum over columns that does not wait for the other readers of the sum."""
+        for group in around:
+            waits = (self.reaches(other, group) for other in around if other is not group)
+            if self.writes_along(group, i) and self.has_room(group) and not any(waits):
+                return group
+        return None
 
     def reads_others(self, group: _Group, i: int) -> bool:
         """Whether a group reads results of other groups than ``i``, for which it would have to wait."""
