@@ -48,7 +48,6 @@ def share_loops(
     """
     groups: list[Group] = []
     closed = False
-    most = 0  # the loops that all members of the last group can share
     for stage in stages:
         contraction = match(stage)
         limit = len(stage.space) if isinstance(stage, Stage) else 0
@@ -56,13 +55,11 @@ def share_loops(
             limit = min(stage.space.index(contraction.row), stage.space.index(contraction.column))
         elif isinstance(stage, Stage) and stage.combine is not None and not along_reduced_axis(stage):
             limit -= 1
-        joined = _join(groups[-1], stage, min(limit, most), is_worthwhile) if groups and not closed else None
+        joined = _join(groups[-1], stage, limit, is_worthwhile) if groups and not closed else None
         if joined is None:
             groups.append(Group((stage,)))
-            most = limit
         else:
             groups[-1] = joined
-            most = min(most, limit)
         closed = contraction is not None
     return groups
 

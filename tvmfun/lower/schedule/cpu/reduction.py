@@ -210,7 +210,7 @@ def _column_tile(stage: Stage, env: Env, last: Axis, parts: Sequence[tuple[int, 
 def _column_strip(stage: Stage, env: Env, last: Axis, width: int, lanes: int, is_uniform: bool = False) -> Stmt:
     """The reductions of a strip of columns: of a block of terms, some vectors at a time along the whole strip.
 
-    The loops are the same for all widths if ``is_uniform``.
+    The loops are the same for all widths and all numbers of rows if ``is_uniform``.
     """
     dtype = accumulator(stage.dtype)
     wide = _panel(width // lanes) or 1
@@ -270,7 +270,7 @@ def _column_strip(stage: Stage, env: Env, last: Axis, width: int, lanes: int, is
     return build.seq(
         AllocBuffer(totals),
         once(lambda k: BufferStore(totals, init, [k])),
-        _added_up(stage.reduce, env, 1, (totals, None), add, joined),
+        _added_up(stage.reduce, env, 1, (totals, None), add, joined, 2 * BLOCK - is_uniform),
         once(store),
     )
 
@@ -282,6 +282,7 @@ def _added_up(
     into: _Into,
     add: Callable[[Env, _Into], Stmt],
     joined: Callable[[Callable[[_Into], Stmt], _Into, int], Stmt],
+    undivided: int = 2 * BLOCK,
 ) -> Stmt:
     """Loops over reduced axes, in blocks of about BLOCK terms, in blocks of about BLOCK blocks, and so on.
 
@@ -294,6 +295,7 @@ def _added_up(
         into: the totals to add to.
         add: adds the terms of a point to totals.
         joined: computes totals of their own, of so many terms, and adds them to others.
+        undivided: the most terms that are added up one after the other.
     """
     if not axes:
         return add(env, into)
@@ -302,12 +304,12 @@ def _added_up(
     is_block = inner > BLOCK
 
     def one(i: Expr, into: _Into) -> Stmt:
-        sums = lambda part: _added_up(rest, {**env, head.var: i}, terms, part, add, joined)
+        sums = lambda part: _added_up(rest, {**env, head.var: i}, terms, part, add, joined, undivided)
         return joined(sums, into, inner) if is_block else sums(into)
 
     def run(first: Expr | int, count: int, into: _Into) -> Stmt:
         weight = 1 if is_block else inner
-        if count * weight < 2 * BLOCK:
+        if count * weight <= undivided:
             return build.loop(head, count, lambda i: one(i + first, into))
         size = max(1, BLOCK // weight)
         while count // size > 2 * BLOCK:

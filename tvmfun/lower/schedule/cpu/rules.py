@@ -159,8 +159,12 @@ def _without_short_reductions(
 def _gains_by_sharing(members: Sequence[Stage], prefix: int, machine: Machine) -> bool:
     """Whether stages, of which one reads another, gain by common loops over so many axes.
 
-    There have to be iterations for all cores, and not only maps of less than a vector in each.
+    There have to be iterations for all cores, not only maps of less than a vector in each, and an axis for the lanes of
+    each reduction.
     """
+    reductions = [stage for stage in members if stage.combine is not None]
+    if any(len(stage.space) == prefix and not along_reduced_axis(stage) for stage in reductions):
+        return False
     within = max(build.points(stage.domain[prefix:]) for stage in members)
     is_short = all(map(is_map, members)) and within < machine.lanes("float32")
     return build.points(members[0].space[:prefix]) >= 2 * machine.cores and not is_short
