@@ -168,7 +168,7 @@ def _broadcast_shape(x: ShapeDtype, *, shape: Sizes) -> ShapeDtype:
 def repeated(x: te.Tensor, shape: Ints, indices: tuple) -> tirx.Expr:
     """The element of ``x`` that broadcasting puts at ``indices`` of ``shape``."""
     own = indices[len(shape) - x.ndim :]
-    return x(*(0 if plain(size) == 1 else i for i, size in zip(own, x.shape, strict=True)))
+    return x(*(0 if plain(size) == 1 else i for i, size in zip(own, x.shape[:], strict=True)))
 
 
 def _broadcast_batch(batched: tuple[bool, ...], x: Array, *, shape: Ints) -> Array:

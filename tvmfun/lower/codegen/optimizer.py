@@ -33,7 +33,8 @@ def is_straight(function: tirx.PrimFunc) -> bool:
     if rule not in (*_PRODUCTS, "elementwise", "reduction") or has_sizes(function):
         return False
     stores = find(body, tirx.BufferStore)
-    own = [store for store in stores if not _is_parameter(store.buffer, function)]
+    params = set(map(hash, function.params[:]))  # their addresses
+    own = [store for store in stores if hash(store.buffer) not in params]
     if rule != "reduction" and any(map(_adds_to_itself, own)):
         return False
     loops = find(body, tirx.For)
@@ -64,7 +65,8 @@ def _adds_up_columns(function: tirx.PrimFunc, parallel: Sequence[tirx.For]) -> b
     """
     if any(str(load.source.dtype) not in _PLAIN for load in find(function.body, ir.TensorLoad)):
         return False
-    reads = lambda store: any(_is_parameter(load.source, function) for load in build.loads(store.value))
+    params = set(map(hash, function.params[:]))
+    reads = lambda store: any(hash(load.source) in params for load in build.loads(store.value))
     for nest in parallel or _nests(function.body):
         if not parallel and not any(map(_adds_to_itself, find(nest, tirx.BufferStore))):
             continue
@@ -79,10 +81,6 @@ def _nests(root: tirx.Stmt) -> list[tirx.Stmt]:
     """The statements of a scheduled kernel, which are loop nests."""
     body = root.block.body if isinstance(root, SBlockRealize) else root
     return list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
-
-
-def _is_parameter(buffer: tirx.Buffer, function: tirx.PrimFunc) -> bool:
-    return any(param.same_as(buffer) for param in function.params)
 
 
 def _adds_to_itself(store: tirx.BufferStore) -> bool:

@@ -186,7 +186,7 @@ def _parse_block(realize: SBlockRealize, extents: dict[ir.Var, Size]) -> Stage |
     axes: dict[str, list[Axis]] = {"space": [], "reduce": []}
     units: Env = {}
     bound: set[ir.Var] = set()
-    for iter_var, value in zip(block.iter_vars, realize.iter_values, strict=True):
+    for iter_var, value in zip(block.iter_vars[:], realize.iter_values[:], strict=True):
         extent = _size(iter_var.dom.extent)
         if extent is None:
             return None
@@ -235,7 +235,7 @@ def _stored_buffers(body: Stmt) -> dict[Buffer, Buffer]:
 
 def _make_stage(name, space, reduce, body: Stmt, init: Stmt | None) -> Stage | Block | None:
     stores = find(body, BufferStore)
-    orders = [_order(store.indices, space) for store in stores]
+    orders = [_order(store.indices[:], space) for store in stores]
     if not stores or any(order is None for order in orders):
         return None
     outputs = {store.buffer: store.buffer for store in stores}
@@ -254,7 +254,7 @@ def _make_stage(name, space, reduce, body: Stmt, init: Stmt | None) -> Stage | B
 
 def _single(name, space, reduce, store: BufferStore, init: Stmt | None) -> Stage | None:
     """The stage of a block with one store, if that is a map or a reduction with a known combiner."""
-    value, output, index = store.value, store.buffer, tuple(store.indices)
+    value, output, index = store.value, store.buffer, tuple(store.indices[:])
     if init is None:
         own = [load for load in build.loads(value) if load.source.same_as(output)]
         if reduce or own:

@@ -58,7 +58,7 @@ def _with_variables(stage: Stage, stages: Sequence[Stage], axes: int, lookups: l
         own.append(Lookup(ir.Var("row", index.ty), stage, index))
         return own[-1].var
 
-    look_up = lambda load: load.source[tuple(map(variable, load.indices))]
+    look_up = lambda load: load.source[tuple(map(variable, load.indices[:]))]
     value = rewrite(stage.value, (ir.TensorLoad, look_up))
     lookups += own
     return replace(stage, value=value) if own else stage

@@ -237,8 +237,8 @@ def _root(body: Stmt, temps: Sequence[Buffer]) -> Stmt:
     The allocations are statements. TVM would move the buffers of a block into the loops, and sums that stay in memory
     between two iterations would be lost.
     """
-    used = set(build.variables(body)) if temps else ()
-    live = [AllocBuffer(buffer) for buffer in temps if buffer in used]
+    used = set(map(hash, build.variables(body))) if temps else ()  # their addresses
+    live = [AllocBuffer(buffer) for buffer in temps if hash(buffer) in used]
     return SBlockRealize([], True, SBlock([], [], [], "root", build.seq(*live, body)))
 
 
