@@ -459,22 +459,24 @@ class _Fusion:
 
     def reaches(self, source: _Group, target: _Group, same_index_counts: bool = True) -> bool:
         """Whether ``target`` depends on ``source``: a group starts after all groups whose results it reads."""
-        seen = {id(source)}
-        stack = [source]
+        seen, stack = {source}, [source]
+        homes, users = self.homes, self.users  # this is half of the time of fusion
         while stack:
             group = stack.pop()
-            # Readers of a duplicated equation use the copy stored by its last group, unless they recompute it.
-            for i in (member for member in group.members if self.homes[member][-1] is group):
-                for user in self.users[i]:
-                    for home in self.homes[user]:
-                        if home in self.homes[i]:
+            for i in group.members:
+                # Readers of a duplicated equation use the copy stored by its last group, unless they recompute it.
+                if homes[i][-1] is not group:
+                    continue
+                for user in users[i]:
+                    for home in homes[user]:
+                        if home in homes[i]:
                             continue
                         if home is target:
                             in_step = group is source and self.is_pointwise_over(target.domain, user)
                             if same_index_counts or not in_step:
                                 return True
-                        elif id(home) not in seen:
-                            seen.add(id(home))
+                        elif home not in seen:
+                            seen.add(home)
                             stack.append(home)
         return False
 

@@ -237,7 +237,10 @@ def _emit_transpose(
         turn = transpose_rows(read, keep, lanes, kept)
         return build.seq(*map(AllocBuffer, turned), turn, *map(write, range(lanes)))
 
-    return build.parallel_nest([*others, rows, columns], env, tile, tasks)
+    nest = [*others, rows, columns]
+    if isinstance(rows.extent, int) and dims.typical(volume(others)) < tasks <= rows.extent:
+        nest = [rows, *others, columns]  # tasks along one axis, without quotients
+    return build.parallel_nest(nest, env, tile, tasks)
 
 
 def _transposed_in_memory(
