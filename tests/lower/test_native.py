@@ -31,6 +31,14 @@ def chain(x):
     return x, tnp.sum(x), x > 0
 
 
+def chain_in_numpy():
+    x = X.astype("float64")
+    for n in range(1, 5):
+        x = np.tanh(x @ x.T / 96 + n)
+        x = x - np.mean(x, axis=n % 2, keepdims=True)
+    return x
+
+
 def built(function=chain, x=X, target=None, **options):
     return pipeline.build(tvmfun.trace(function)(x), target or targets.host(), **options)
 
@@ -68,10 +76,7 @@ def parts(one_kind, monkeypatch):
 
 @pytest.mark.slow
 def test_results_do_not_depend_on_the_number_of_parts(parts):
-    expected = X.astype("float64")
-    for n in range(1, 5):
-        expected = np.tanh(expected @ expected.T / 96 + n)
-        expected = expected - np.mean(expected, axis=n % 2, keepdims=True)
+    expected = chain_in_numpy()
     results = []
     for count in (1, 2, 3):
         parts(count)
@@ -102,6 +107,36 @@ def test_threads_compile_while_others_are_scheduled(monkeypatch):
     module, plan = built()
     assert started.count(2) >= 3
     assert bits(run(module.load(), plan)) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_the_thread_that_schedules_has_a_processor_for_itself(count, monkeypatch):
+    monkeypatch.setattr(native, "_KERNELS_OF_A_PART", 1)
+    monkeypatch.setattr(native, "cpu_count", lambda: count)
+    running, most, lock, compiled, wait = 0, 0, threading.Lock(), native._compiled, threading.Event()
+
+    def counting(*given):
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        wait.wait(0.05)  # the next one may begin
+        try:
+            return compiled(*given)
+        finally:
+            with lock:
+                running -= 1
+
+    monkeypatch.setattr(native, "_compiled", counting)
+    counts = []
+    finish = native.Kernels.finish
+    monkeypatch.setattr(native.Kernels, "finish", lambda self: counts.append(most) or finish(self))
+    module, plan = built()
+    assert counts[0] <= max(1, count - 1) and most <= count
+    np.testing.assert_allclose(
+        run(module.load(), plan)[0].view("float32").reshape(X.shape), chain_in_numpy(), atol=1e-5
+    )
 
 
 @pytest.mark.slow

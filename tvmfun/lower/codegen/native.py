@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from enum import Enum
 from functools import cache, partial
 from pathlib import Path
+from threading import Semaphore
 from typing import Any, NamedTuple
 
 import tvm
@@ -87,6 +88,8 @@ class Kernels:
         # Options for LLVM's command line are global.
         self._threads = 1 if target.attrs.get("cl-opt") else cpu_count()
         self._pool: ThreadPoolExecutor | None = None
+        # The thread that schedules has a processor for itself until it waits for the others.
+        self._processors = Semaphore(max(1, self._threads - 1))
         self._parts: list[Future[_Part]] = []
         # By whether LLVM optimizes them.
         self._waiting: dict[bool, dict[ir.GlobalVar, tirx.PrimFunc]] = {False: {}, True: {}}
@@ -126,7 +129,11 @@ class Kernels:
 
     def _start(self, part: dict[ir.GlobalVar, tirx.PrimFunc], is_optimized: bool) -> None:
         self._pool = self._pool or ThreadPoolExecutor(self._threads)
-        self._parts.append(self._pool.submit(_compiled, self._target, part, is_optimized, self.names, self._emission))
+        self._parts.append(self._pool.submit(self._compiled, part, is_optimized))
+
+    def _compiled(self, part: dict[ir.GlobalVar, tirx.PrimFunc], is_optimized: bool) -> _Part:
+        with self._processors:
+            return _compiled(self._target, part, is_optimized, self.names, self._emission)
 
     def merge(self) -> None:
         """Merges similar maps and reductions."""
@@ -163,7 +170,13 @@ class Kernels:
             count = min(self._threads, -(-len(items) // _few(is_optimized)))
             for i in range(count):
                 self._start(dict(items[i::count]), is_optimized)
-        return lambda: [part.result() for part in self._parts]
+
+        def wait() -> list[_Part]:
+            if self._threads > 1:
+                self._processors.release()
+            return [part.result() for part in self._parts]
+
+        return wait
 
 
 def _few(is_optimized: bool) -> int:
