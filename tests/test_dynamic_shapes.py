@@ -332,6 +332,13 @@ def test_maps_and_reductions(data):
         np.testing.assert_allclose(np.asarray(compiled(x)), expected, rtol=1e-4, atol=1e-3)
 
 
+def test_sums_of_whole_rows():
+    """Of a batch of static matrices, and of as many rows as there are."""
+    function = lambda x, y: (tnp.sum(x, axis=1) / 70, tnp.sum(y * 2, axis=0))
+    given = lambda n: (floats(n, 70, 128), floats(16 * n, 128))
+    agrees(function, given, ({0: Dim("b")}, {0: 16 * Dim("b")}), (1, 3, 40), tolerance=1e-4)
+
+
 @pytest.mark.slow
 def test_no_elements():
     none = {0: Dim("b", min=0)}

@@ -37,7 +37,7 @@ def _columns(stage: Stage, env: Env, prefix: int, machine: Machine, tasks: int) 
     """Neighbouring outputs in the lanes of vector registers, reduced axes in serial loops."""
     *outer, last = stage.space[prefix:]
     lanes = _lanes_of_one_group(stage, machine.lanes(accumulator(stage.dtype)))
-    if not prefix and volume(outer) >= LEAST_CHUNKS and _adds_rows(stage, lanes):
+    if not prefix and _adds_rows(stage, lanes) and volume(outer) >= LEAST_CHUNKS:
         rows = lambda env: _column_strip(stage, {**env, last.var: 0}, last, last.extent, lanes, is_uniform=True)
         return build.parallel_nest(outer, env, rows, tasks)
     strips = None if prefix or tasks == 1 else _strips(stage, lanes, machine)
