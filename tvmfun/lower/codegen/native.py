@@ -129,9 +129,9 @@ class Kernels:
 
     def _start(self, part: dict[ir.GlobalVar, tirx.PrimFunc], is_optimized: bool) -> None:
         self._pool = self._pool or ThreadPoolExecutor(self._threads)
-        self._parts.append(self._pool.submit(self._compiled, part, is_optimized))
+        self._parts.append(self._pool.submit(self._compiled_in_turn, part, is_optimized))
 
-    def _compiled(self, part: dict[ir.GlobalVar, tirx.PrimFunc], is_optimized: bool) -> _Part:
+    def _compiled_in_turn(self, part: dict[ir.GlobalVar, tirx.PrimFunc], is_optimized: bool) -> _Part:
         with self._processors:
             return _compiled(self._target, part, is_optimized, self.names, self._emission)
 

@@ -23,8 +23,9 @@ from tvmfun.lower.tir.build import Expr
 from tvmfun.lower.tir.walk import called, find, rewrite
 
 _SYMBOL = "global_symbol"
-# Integers of the same size, as which the bits of floats are passed.
+# The bits of floats are passed as integers of the same size.
 _BITS = {"float32": "int32", "float64": "int64"}
+# Calls of micro-kernels, and the bits of constants.
 _NUMBERED = ("tirx.call_extern", "tirx.reinterpret")
 _COUNTED = (tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL)
 # All functions that are merged allocate what the largest of them needs.
@@ -204,9 +205,8 @@ def _function_of(members: Sequence[_Form]) -> tuple[tirx.PrimFunc, list[tuple[in
     largest = {old: build.buffer([max(sizes)], str(old.dtype), old.name) for old, sizes in _allocations(members)}
     own = {old: build.buffer([1], str(old.dtype), old.name) for old in first.params}
     body = build.replace_buffers(build.substitute(first.body, values), {**own, **largest})
-    return tirx.PrimFunc([*own.values(), *params.values()], body), list(
-        zip(*(integers for _, integers in params), strict=True)
-    ) or [()] * len(members)
+    numbers = list(zip(*(integers for _, integers in params), strict=True)) or [()] * len(members)
+    return tirx.PrimFunc([*own.values(), *params.values()], body), numbers
 
 
 def _integer(number: Any) -> int:
