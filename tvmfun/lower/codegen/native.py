@@ -94,7 +94,7 @@ class Kernels:
         # By whether LLVM optimizes them.
         self._waiting: dict[bool, dict[ir.GlobalVar, tirx.PrimFunc]] = {False: {}, True: {}}
         self.callers: dict[ir.GlobalVar, tirx.PrimFunc] = {}
-        # Those that may be similar to later ones.
+        # Kernels that may be similar to later ones.
         self._straight: dict[ir.GlobalVar, tirx.PrimFunc] = {}
         self._merged: dict[str, Merged] = {}
 

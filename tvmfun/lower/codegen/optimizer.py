@@ -18,7 +18,6 @@ from tvmfun.lower.tir.walk import find, find_outside_indices
 # Rules whose kernels spend their time in micro-kernels.
 _PRODUCTS = ("contraction", "winograd")
 _PLAIN = ("float32", "float64", "bool")
-_COUNTED = (tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL)
 _QUOTIENTS = (tirx.FloorDiv, tirx.FloorMod, tirx.Div, tirx.Mod)
 
 
@@ -71,7 +70,7 @@ def _adds_up_columns(function: tirx.PrimFunc, parallel: Sequence[tirx.For]) -> b
         if not parallel and not any(map(_adds_to_itself, find(nest, tirx.BufferStore))):
             continue
         for loop in find(nest, tirx.For):
-            stores = find(loop.body, tirx.BufferStore) if loop.kind in _COUNTED else []
+            stores = find(loop.body, tirx.BufferStore) if loop.kind in build.COUNTED else []
             if not any(map(_adds_to_itself, stores)) and any(map(reads, stores)):
                 return False
     return True

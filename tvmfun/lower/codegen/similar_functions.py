@@ -27,7 +27,6 @@ _SYMBOL = "global_symbol"
 _BITS = {"float32": "int32", "float64": "int64"}
 # Calls of micro-kernels, and the bits of constants.
 _NUMBERED = ("tirx.call_extern", "tirx.reinterpret")
-_COUNTED = (tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL)
 # All functions that are merged allocate what the largest of them needs.
 _MOST_ALLOCATED = 1 << 18
 
@@ -146,7 +145,7 @@ def _abstracted(function: tirx.PrimFunc) -> _Form:
         return abstracted(indices[0] if len(indices) == 1 else build.offset(buffer, indices))
 
     def loop(node: tirx.For) -> tirx.Stmt:
-        if node.kind not in _COUNTED:
+        if node.kind not in build.COUNTED:
             return node
         extent = abstracted(node.extent)
         return tirx.For(node.loop_var, node.min, extent, node.kind, node.body, node.thread_binding, node.annotations)

@@ -295,22 +295,18 @@ class _Fusion:
     def joins_as_core(self, i: int, around: list[_Group]) -> bool:
         """Makes a reduction or contraction the core of the group with all pointwise work on its result.
 
-        Products of GPUs may have one of several groups, and store their own result for the others.
+        Products of GPUs, and sums over columns of CPUs, may have one of several groups, and store their own result for
+        the others.
         """
-        if self.style.has_epilogues and is_product(self.equations[i]):
-            for group in around:
-                waits = (self.reaches(other, group) for other in around if other is not group)
-                if self.writes_along(group, i) and self.has_room(group) and not any(waits):
-                    group.core = i
-                    self.add(i, group)
-                    return True
-            return False
-        if not self.style.is_gpu and self.is_short_sum(i):
-            group = self.map_of_columns(i, around)
+        is_product_of_gpu = self.style.has_epilogues and is_product(self.equations[i])
+        if is_product_of_gpu or (not self.style.is_gpu and self.is_short_sum(i)):
+            group = self.map_of_result(i, around)
             if group is not None:
                 group.core = i
                 self.add(i, group)
                 return True
+        if is_product_of_gpu:
+            return False
         if len(around) != 1 or i in self.returned:
             return False
         (group,) = around
@@ -331,8 +327,8 @@ class _Fusion:
         (terms,) = equation.inputs
         return terms.aval.ndim - 1 not in equation.params["axis"] and _FEW * self.size(i) <= typical(terms.aval.size)
 
-    def map_of_columns(self, i: int, around: list[_Group]) -> _Group | None:
-        """The first group of maps of a sum over columns that does not wait for the other readers of the sum."""
+    def map_of_result(self, i: int, around: list[_Group]) -> _Group | None:
+        """The first group of maps of a result that does not wait for the other readers of the result."""
         for group in around:
             waits = (self.reaches(other, group) for other in around if other is not group)
             if self.writes_along(group, i) and self.has_room(group) and not any(waits):

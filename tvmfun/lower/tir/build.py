@@ -41,6 +41,8 @@ Size = Any
 WORKSPACE_BYTES = 1024
 # A statement that every thread runs, up to its share of the parallel loop inside.
 LAUNCH_POINT = "pragma_parallel_launch_point"
+# Loops that stay loops in machine code.
+COUNTED = (ForKind.SERIAL, ForKind.PARALLEL)
 
 
 @dataclass(frozen=True, eq=False)
