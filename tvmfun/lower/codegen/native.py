@@ -111,14 +111,11 @@ class Kernels:
         if function.attrs.get("tvmfun.rule") == "control" and called_functions(function.body):
             self.callers[name] = function
             return
-        if not self.optimized:
-            self._wait(name, function, is_optimized=False)
-        elif not is_straight(function):
-            self._wait(name, function, is_optimized=True)
-        elif str(function.attrs.get("tvmfun.rule")) in _MERGED:
+        is_optimized = self.optimized and not is_straight(function)
+        if self.optimized and not is_optimized and str(function.attrs.get("tvmfun.rule")) in _MERGED:
             self._straight[name] = function
         else:
-            self._wait(name, function, is_optimized=False)
+            self._wait(name, function, is_optimized)
 
     def _wait(self, name: ir.GlobalVar, function: tirx.PrimFunc, is_optimized: bool) -> None:
         waiting = self._waiting[is_optimized]
@@ -138,11 +135,11 @@ class Kernels:
     def merge(self) -> None:
         """Merges similar maps and reductions."""
         called = {name for caller in self.callers.values() for name, _ in called_functions(caller.body)}
-        others = {name: function for name, function in self._straight.items() if name.name_hint not in called}
+        callees = {name: function for name, function in self._straight.items() if name.name_hint in called}
+        others = {name: function for name, function in self._straight.items() if name not in callees}
         kept, self._merged = merge(others)
-        for name, function in self._straight.items():
-            if name in kept or name not in others:
-                self._wait(name, kept.get(name, function), is_optimized=False)
+        for name, function in {**callees, **kept}.items():
+            self._wait(name, function, is_optimized=False)
         self._straight = {}
 
     def called_by(self, step: Call) -> Call:
@@ -159,8 +156,8 @@ class Kernels:
         fits = not self._parts and not self.callers and len(together) <= _few(is_optimized)
         return (together, is_optimized) if fits else None
 
-    def finish(self) -> Callable[[], list[_Part]]:
-        """Starts the rest; returns a function that waits for the modules of all kernels that call no others."""
+    def finish(self) -> None:
+        """Starts the rest."""
         straight, others = self._waiting[False], self._waiting[True]
         if len(straight) == 1 and others:
             # To optimize one kernel takes as long as a module of its own.
@@ -171,12 +168,11 @@ class Kernels:
             for i in range(count):
                 self._start(dict(items[i::count]), is_optimized)
 
-        def wait() -> list[_Part]:
-            if self._threads > 1:
-                self._processors.release()
-            return [part.result() for part in self._parts]
-
-        return wait
+    def parts(self) -> list[_Part]:
+        """Waits for the modules of all kernels that call no others."""
+        if self._threads > 1:
+            self._processors.release()
+        return [part.result() for part in self._parts]
 
 
 def _few(is_optimized: bool) -> int:
@@ -214,7 +210,8 @@ class NativeModule:
         steps = [kernels.called_by(step) if isinstance(step, Call) else step for step in steps]
         # A separate module takes LLVM some milliseconds.
         joined = kernels.only_module()
-        finished = kernels.finish() if joined is None else list
+        if joined is None:
+            kernels.finish()
         functions, self._optimized = joined or (kernels.callers, kernels.optimized)
         # Callers contain nothing but calls, so optimizing them does not pay.
         options = {_OPT_LEVEL: 0} if joined is None else {}
@@ -222,7 +219,7 @@ class NativeModule:
         # Not yet built: calls of other modules differ between a library and modules in memory.
         with held_interrupts():
             self._own, own = _lowered(target, functions, self._optimized) if functions else (None, {})
-        self._parts = parts = finished()
+        self._parts = parts = kernels.parts()
         self._main = MainFunction(
             steps,
             [name for part in parts for name in part.names],

@@ -48,7 +48,7 @@ def is_straight(function: tirx.PrimFunc) -> bool:
         return False
     of_vectors = [store for loop in vectors for store in find(loop.body, tirx.BufferStore)]
     parallel = [loop for loop in loops if loop.kind == tirx.ForKind.PARALLEL]
-    if rule == "reduction" and (len(of_vectors) < len(stores) or not _adds_up_columns(function, parallel)):
+    if rule == "reduction" and (len(of_vectors) < len(stores) or not _adds_up_columns(body, params, parallel)):
         return False  # other stores are the totals of rows, whose lanes are added up
     # Formulas of functions, and numbers that are widened or divided, take up to a fifth longer.
     if any(map(is_float, find(body, tirx.Bind))) or any(str(s.buffer.dtype) not in _PLAIN for s in of_vectors):
@@ -56,17 +56,16 @@ def is_straight(function: tirx.PrimFunc) -> bool:
     return all(_reads_neighbours(loop, [outer.loop_var for outer in parallel]) for loop in vectors)
 
 
-def _adds_up_columns(function: tirx.PrimFunc, parallel: Sequence[tirx.For]) -> bool:
+def _adds_up_columns(body: tirx.Stmt, params: set[int], parallel: Sequence[tirx.For]) -> bool:
     """Whether a reduction reads plain numbers, and its parallel loops have no loops of maps that read parameters.
 
     If it has no parallel loops, those of its loops that add something up. Loops that reductions share with maps are
     short, and take 1.3 times as long without the optimizer; what is computed once from totals may read parameters.
     """
-    if any(str(load.source.dtype) not in _PLAIN for load in find(function.body, ir.TensorLoad)):
+    if any(str(load.source.dtype) not in _PLAIN for load in find(body, ir.TensorLoad)):
         return False
-    params = set(map(hash, function.params[:]))
     reads = lambda store: any(hash(load.source) in params for load in build.loads(store.value))
-    for nest in parallel or _nests(function.body):
+    for nest in parallel or _nests(body):
         if not parallel and not any(map(_adds_to_itself, find(nest, tirx.BufferStore))):
             continue
         for loop in find(nest, tirx.For):
