@@ -302,6 +302,20 @@ def test_a_failed_background_save_is_reported_once(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["step_0000000002.safetensors"]
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_save_after_the_end_is_written_at_once(tmp_path, monkeypatch, fails):
+    manager = checkpoints.Manager(tmp_path)
+    manager.close()
+    if not fails:
+        manager.save(3, GOOD)
+        assert manager.steps() == [3]
+        return
+    monkeypatch.setattr(os, "fsync", lambda file: os.close(-1))
+    manager.save(3, GOOD)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        manager.wait()
+
+
 # -- training and other libraries --------------------------------------------------------------------------------
 
 

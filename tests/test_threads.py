@@ -414,3 +414,27 @@ class TestTheEnd:
         code = self.CODE.replace("globals()[sys.argv[1]]", "None")
         ended = subprocess.run([sys.executable, "-c", code, "rest", "0"], capture_output=True, text=True, timeout=100)
         assert (ended.returncode, ended.stdout, ended.stderr) == (0, "done\n", "")
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("later", ["atexit.register(work)", "threading.Thread(target=work).start()"])
+    def test_work_after_the_main_thread(self, later, tmp_path):
+        """Python starts no threads for a pool by then: kernels compile, and checkpoints are written, without."""
+        code = f"""if True:
+            import atexit, sys, threading, time
+            import numpy as np
+            import tvmfun
+            import tvmfun.numpy as tnp
+            from tvmfun import checkpoints
+
+            x, manager = np.arange(512 * 64, dtype="float32").reshape(512, 64), checkpoints.Manager(sys.argv[1])
+
+            def work():
+                time.sleep(0.2)
+                manager.save(1, tvmfun.jit(lambda x: [tnp.sort(-x[k:], axis=0)[0, 0] for k in range(2, 9)])(x))
+                print(float(manager.load([x[0, 0]] * 7)[0]))
+
+            {later}
+        """
+        command = [sys.executable, "-c", code, str(tmp_path)]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=100)
+        assert (ended.returncode, ended.stdout, ended.stderr) == (0, "-32704.0\n", "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from tvmfun.checkpoints import trees
 from tvmfun.checkpoints.atomic import replace_file
 from tvmfun.checkpoints.trees import Snapshot
 from tvmfun.errors import ArgumentError
+from tvmfun.executors import ThreadPool
 from tvmfun.typing import PyTree
 
 __all__ = ["Manager"]
@@ -50,7 +51,7 @@ class Manager:
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._keep, self._background = keep, background
-        self._executor = ThreadPoolExecutor(1, "checkpoints")
+        self._executor = ThreadPool(1, "checkpoints")
         self._pending: Future | None = None
         self._lock = threading.Lock()
 
@@ -104,7 +105,7 @@ class Manager:
             self._wait()
 
     def close(self) -> None:
-        """Waits for the last save and ends the thread."""
+        """Waits for the last save and ends the thread; later saves are written before :meth:`save` returns."""
         try:
             self.wait()
         finally:

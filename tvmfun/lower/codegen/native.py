@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from enum import Enum
 from functools import cache, partial
@@ -17,6 +17,7 @@ from tvm.support import cc
 from tvm.target import Target
 
 from tvmfun.core import dims
+from tvmfun.executors import ThreadPool
 from tvmfun.files import files_in_memory
 from tvmfun.llvm_modules import empty_module, parsed
 from tvmfun.lower import target as targets
@@ -87,7 +88,7 @@ class Kernels:
         self.names = {} if exported else OWN_VARIABLES
         # Options for LLVM's command line are global.
         self._threads = 1 if target.attrs.get("cl-opt") else cpu_count()
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool: ThreadPool | None = None
         # The thread that schedules has a processor for itself until it waits for the others.
         self._processors = Semaphore(max(1, self._threads - 1))
         self._parts: list[Future[_Part]] = []
@@ -125,7 +126,7 @@ class Kernels:
             self._waiting[is_optimized] = {}
 
     def _start(self, part: dict[ir.GlobalVar, tirx.PrimFunc], is_optimized: bool) -> None:
-        self._pool = self._pool or ThreadPoolExecutor(self._threads)
+        self._pool = self._pool or ThreadPool(self._threads)
         self._parts.append(self._pool.submit(self._compiled_in_turn, part, is_optimized))
 
     def _compiled_in_turn(self, part: dict[ir.GlobalVar, tirx.PrimFunc], is_optimized: bool) -> _Part:
@@ -280,7 +281,7 @@ def _in_threads(function: Callable, *arguments: Sequence) -> list:
     """Maps like ``map``, with one thread per item."""
     if len(arguments[0]) < 2:
         return list(map(function, *arguments))
-    with ThreadPoolExecutor(len(arguments[0])) as pool:
+    with ThreadPool(len(arguments[0])) as pool:
         return list(pool.map(function, *arguments))
 
 

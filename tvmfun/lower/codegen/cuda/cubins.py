@@ -8,10 +8,10 @@ import re
 import struct
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 
+from tvmfun.executors import ThreadPool
 from tvmfun.lower import disk_cache
 from tvmfun.lower.codegen.cuda.compilers import Compiler, Image, Options
 from tvmfun.runtime.cuda_module import Cubin, TensorMap, Usage
@@ -65,7 +65,7 @@ def compiled(sources: Iterable[KernelSource], compiler: Compiler, options: Optio
     missing = {key: by_key[key] for key, image in images.items() if image is None}
     units = _units(list(missing.values()), compiler)
     compile_unit = lambda unit: compiler.compile(unit[0], [source.name for source in unit[1]], options)
-    with ThreadPoolExecutor(max(1, min(len(units), cpu_count()))) as pool:
+    with ThreadPool(max(1, min(len(units), cpu_count()))) as pool:
         new = {
             source.name: image
             for (_, unit), made in zip(units, pool.map(compile_unit, units), strict=True)
