@@ -18,6 +18,7 @@ from tvmfun.lower.tir.walk import called
 PREFIX = "tvmfun.micro."
 
 _TYPES = {"float32": "float", "float64": "double", "int32": "i32", "int64": "i64", "bool": "i1"}
+_TYPES |= {f"u{name}": kind for name, kind in _TYPES.items() if name.startswith("int")}
 # Instructions for floats and for integers, by the names of TVM's node classes.
 _BINARY = {
     "Add": ("fadd", "add"),
@@ -37,6 +38,8 @@ _BINARY = {
     "LShift": ("", "shl"),
     "RShift": ("", "ashr"),
 }
+# Instructions for unsigned integers that are not those for signed ones.
+_UNSIGNED = {"LT": "icmp ult", "LE": "icmp ule", "GT": "icmp ugt", "GE": "icmp uge", "RShift": "lshr"}
 _EXTREMA = {"Max": "ogt", "Min": "olt"}
 _INTRINSICS = ("floor", "sqrt", "trunc")
 
@@ -104,6 +107,8 @@ class Instructions:
             truth = type_of(own.replace(own.partition("x")[0], "bool"))
             return self._new(f"select {truth} {first}, {type_of(own)} {a}, {type_of(own)} {b}")
         of_floats, of_integers = _BINARY[kind]
+        if own.startswith("uint"):
+            of_integers = _UNSIGNED.get(kind, of_integers)
         return self._new(f"{of_floats if own.startswith('float') else of_integers} {type_of(own)} {a}, {b}")
 
     def _cast(self, cast: tirx.Cast) -> str:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from tvm import tirx
 
 from tvmfun.lower.tir.build import Expr
-from tvmfun.lower.tir.vector_math.formats import Name, cast, format_of, horner
+from tvmfun.lower.tir.vector_math.formats import Name, cast, estrin, format_of, horner
 from tvmfun.lower.tir.vector_math.logarithms import log_of_wide
 
 LOG2_E = 1.44269504088896341
@@ -78,12 +78,12 @@ class _Reduced(NamedTuple):
     Args:
         r: the rest.
         tail: ``exp(r) - 1 - r``.
-        n: the exponent, an int32.
+        bits: an unsigned integer whose last bits are ``n`` plus twice the bias of exponents.
     """
 
     r: Expr
     tail: Expr
-    n: Expr
+    bits: Expr
 
     def total(self, name: Name) -> Expr:
         """``exp(r)``."""
@@ -94,11 +94,28 @@ class _Reduced(NamedTuple):
         near = name(own.as_computed(self.r + one, name))  # adds what the rounding of 1 + r lost
         return name(near + (one - near + self.r + self.tail))
 
-    def scaled(self, value: Expr, n: Expr, name: Name) -> Expr:
-        """``value * 2**n``, in two factors, because 2**n alone leaves the range before the result does."""
+    def power(self, less: int = 0) -> Expr:
+        """``2**(n - less)``, in the range of exponents."""
         own = format_of(self.r)
-        half = name(tirx.shift_right(n, own.int32(1)))
-        return value * own.power_of_two(half) * own.power_of_two(n - half)
+        return own.of_exponent(self.bits - own.unsigned(own.bias + less))
+
+    def scaled(self, value: Expr, name: Name, less: int = 0) -> Expr:
+        """``value * 2**(n - less)``, in two factors, because 2**n alone leaves the range before the result does."""
+        own = format_of(self.r)
+        bits = name(self.bits - own.unsigned(less)) if less else self.bits
+        half = name(tirx.shift_right(bits, own.unsigned(1)))
+        return value * own.of_exponent(half) * own.of_exponent(bits - half)
+
+    def result(self, name: Name, less: int = 0) -> Expr:
+        """``exp(x) * 2**-less``."""
+        own = format_of(self.r)
+        if own.dtype == "float64":
+            return self.scaled(self.total(name), name, less)
+        # The sum with 1 and the product with half of the power are one rounding, and one instruction.
+        bits = name(self.bits - own.unsigned(less)) if less else self.bits
+        half = name(tirx.shift_right(bits, own.unsigned(1)))
+        factor = name(own.of_exponent(half))
+        return ((self.tail + self.r) * factor + factor) * own.of_exponent(bits - half)
 
 
 def reduced(x: Expr, bounds: tuple[float, float], name: Name, below: float = 0.0, low: Expr | None = None) -> _Reduced:
@@ -112,23 +129,34 @@ def reduced(x: Expr, bounds: tuple[float, float], name: Name, below: float = 0.0
         low: what is to be added to the argument, and is lost in its rounding.
     """
     own = format_of(x)
-    kept, safe = _clipped(x, bounds, below, name)
-    n = name(tirx.floor(safe * own.number(LOG2_E) + own.number(0.5)))
+    kept = _clipped(x, bounds, below, name)
+    n, bits = _rounded(kept * own.number(LOG2_E), name)
     rest = kept - n * own.number(own.ln2[0]) - n * own.number(own.ln2[1])
-    return _of_rest(name(rest if low is None else rest + low), n, name)
+    return _of_rest(name(rest if low is None else rest + low), bits, name)
 
 
-def _clipped(x: Expr, bounds: tuple[float, float], below: float, name: Name) -> tuple[Expr, Expr]:
-    """The argument within the bounds, and the same without NaN, which has no integer part."""
+def _clipped(x: Expr, bounds: tuple[float, float], below: float, name: Name) -> Expr:
+    """The argument within the bounds, or NaN: in this order the second choice is one instruction."""
     number = format_of(x).number
-    least, most, instead = number(bounds[0]), number(bounds[1]), number(below)
-    kept = name(tirx.Select(x > most, most, tirx.Select(x < least, instead, x)))
-    return kept, tirx.Select(x >= least, tirx.Select(x < most, x, most), instead)
+    most = number(bounds[1])
+    kept = name(tirx.Select(x < number(bounds[0]), number(below), x))
+    return name(tirx.Select(kept > most, most, kept))
 
 
-def _of_rest(r: Expr, n: Expr, name: Name, table: str | None = None) -> _Reduced:
-    tail = name(horner(r, _EXP[table or format_of(r).dtype]) * r * r)
-    return _Reduced(r, tail, name(cast("int32", n)))
+def _rounded(x: Expr, name: Name) -> tuple[Expr, Expr]:
+    """The nearest integer to a number in the range of exponents, and the bits of :class:`_Reduced`.
+
+    A number whose last bit is 1 rounds the sum. NaN stays NaN: it could not be converted to an integer.
+    """
+    own = format_of(x)
+    shift = own.number(1.5 * 2**own.fraction + 2 * own.bias)
+    bits = name(own.as_unsigned(x + shift))
+    return name(own.of_integer(bits) - shift), bits
+
+
+def _of_rest(r: Expr, bits: Expr, name: Name, table: str | None = None) -> _Reduced:
+    tail = name(estrin(r, _EXP[table or format_of(r).dtype], name) * name(r * r))
+    return _Reduced(r, tail, bits)
 
 
 def exp(x: Expr, name: Name) -> Expr:
@@ -136,16 +164,16 @@ def exp(x: Expr, name: Name) -> Expr:
     number, bounds = format_of(x).number, _EXP_BOUNDS[format_of(x).dtype]
     parts = reduced(x, bounds, name)
     # Arithmetic on subnormal numbers is slow, and masks produce many, so results of 0 are selected.
-    return tirx.Select(x < number(bounds[0]), number(0.0), parts.scaled(parts.total(name), parts.n, name))
+    return tirx.Select(x < number(bounds[0]), number(0.0), parts.result(name))
 
 
 def exp2(x: Expr, name: Name) -> Expr:
     """2**x, within 1.1 ulp; exact for integers."""
     number, bounds = format_of(x).number, _EXP2_BOUNDS[format_of(x).dtype]
-    kept, safe = _clipped(x, bounds, 0.0, name)
-    n = name(tirx.floor(safe + number(0.5)))
-    parts = _of_rest(name((kept - n) * number(math.log(2))), n, name)
-    return tirx.Select(x < number(bounds[0]), number(0.0), parts.scaled(parts.total(name), parts.n, name))
+    kept = _clipped(x, bounds, 0.0, name)
+    n, bits = _rounded(kept, name)
+    parts = _of_rest(name((kept - n) * number(math.log(2))), bits, name)
+    return tirx.Select(x < number(bounds[0]), number(0.0), parts.result(name))
 
 
 def expm1(x: Expr, name: Name) -> Expr:
@@ -154,7 +182,7 @@ def expm1(x: Expr, name: Name) -> Expr:
     number, bounds = own.number, _EXPM1_BOUNDS[own.dtype]
     parts = reduced(x, bounds, name, below=bounds[0])
     # Half of it, because 2**n may leave the range before the result does.
-    scale = name(own.power_of_two(parts.n - own.int32(1)))
+    scale = name(parts.power(less=1))
     half = scale * (parts.r + parts.tail) + (scale - number(0.5))
     return tirx.Select(own.size(x, name) < number(1e-10 if own.dtype == "float32" else 1e-20), x, half * number(2.0))
 
@@ -169,9 +197,9 @@ def power(x: Expr, y: Expr, name: Name) -> tuple[Expr, Expr]:
     exponent = name(cast("float64", name(tirx.Select(is_usual, y, zero))) * log_of_wide(base, name))
     # Far outside of the range of single precision, and well inside that of double precision.
     exponent = name(tirx.max(tirx.min(exponent, number(300.0)), number(-300.0)))
-    n = name(tirx.floor(exponent * number(LOG2_E) + number(0.5)))
-    parts = _of_rest(name(exponent - n * number(math.log(2))), n, name, table="wide")
-    return cast("float32", (parts.tail + parts.r + number(1.0)) * format_of(base).power_of_two(parts.n)), is_usual
+    n, bits = _rounded(exponent * number(LOG2_E), name)
+    parts = _of_rest(name(exponent - n * number(math.log(2))), bits, name, table="wide")
+    return cast("float32", (parts.tail + parts.r + number(1.0)) * parts.power()), is_usual
 
 
 def sinh(x: Expr, name: Name) -> Expr:
@@ -197,7 +225,7 @@ def _half_exp(size: Expr, name: Name) -> Expr:
     """exp(size) / 2 for a positive number, which is finite wherever sinh and cosh are."""
     own = format_of(size)
     parts = reduced(size, (0.0, _COSH_BOUND[own.dtype]), name)
-    return name(parts.scaled(parts.total(name), name(parts.n - own.int32(1)), name))
+    return name(parts.result(name, less=1))
 
 
 def tanh(x: Expr, name: Name) -> Expr:
@@ -208,7 +236,7 @@ def tanh(x: Expr, name: Name) -> Expr:
         size = own.size(x, name)
         # exp(2 size) - 1, without the checks of expm1. From 20 on the result is 1.
         parts = reduced(name(size + size), (0.0, 40.0), name)
-        scale = name(own.power_of_two(parts.n))
+        scale = name(parts.power())
         grown = name(scale * (parts.r + parts.tail) + (scale - number(1.0)))
         return own.signed(grown / (grown + number(2.0)), x, name)
     near_zero = tirx.all(x > number(-4e-4), x < number(4e-4))

@@ -9,6 +9,8 @@ from tvm import tirx
 
 from tvmfun.lower.tir.build import Expr
 
+# Up to so many terms are added up one by one.
+_FEW_TERMS = 3
 # Binds an intermediate result to a variable, so that it is computed once.
 Name = Callable[[Expr], Expr]
 
@@ -50,6 +52,10 @@ class Format:
         """A constant of the integer type."""
         return tirx.const(value, self.vector(self.bits))
 
+    def unsigned(self, value: int) -> Expr:
+        """A constant of the unsigned integer type."""
+        return tirx.const(value, self.vector(f"u{self.bits}"))
+
     def int32(self, value: int) -> Expr:
         """A constant of the type of exponents."""
         return tirx.const(value, self.vector("int32"))
@@ -57,6 +63,10 @@ class Format:
     def as_integer(self, value: Expr) -> Expr:
         """The bits of a number."""
         return tirx.reinterpret(self.vector(self.bits), value)
+
+    def as_unsigned(self, value: Expr) -> Expr:
+        """The bits of a number as an unsigned integer."""
+        return tirx.reinterpret(self.vector(f"u{self.bits}"), value)
 
     def of_integer(self, bits: Expr) -> Expr:
         """The number with these bits."""
@@ -66,10 +76,9 @@ class Format:
         """A rounded value as its bits, so that TVM does not simplify what depends on it as if it were exact."""
         return self.of_integer(name(self.as_integer(value)))
 
-    def power_of_two(self, k: Expr) -> Expr:
-        """2**k, for an int32 in the range of exponents."""
-        wide = cast(self.bits, k + self.int32(self.bias))
-        return self.of_integer(tirx.shift_left(wide, self.integer(self.fraction)))
+    def of_exponent(self, biased: Expr) -> Expr:
+        """The power of two whose exponent, with the bias, is in the last bits of an unsigned integer."""
+        return self.of_integer(tirx.shift_left(biased, self.unsigned(self.fraction)))
 
     def size(self, x: Expr, name: Name) -> Expr:
         """The absolute value, by clearing the sign's bit."""
@@ -122,6 +131,22 @@ def horner(x: Expr, coefficients: Sequence[float]) -> Expr:
     total = number(coefficients[0])
     for coefficient in coefficients[1:]:
         total = total * x + number(coefficient)
+    return total
+
+
+def estrin(x: Expr, coefficients: Sequence[float], name: Name) -> Expr:
+    """The same in Estrin's scheme: sums of two terms, which do not wait for each other, are terms in ``x**2``.
+
+    A processor has too few instructions under way to fill the time that a chain of them takes.
+    """
+    terms: list[Expr] = list(map(format_of(x).number, coefficients))
+    while len(terms) > _FEW_TERMS:
+        first = len(terms) % 2
+        terms[first:] = [name(a * x + b) for a, b in zip(terms[first::2], terms[first + 1 :: 2], strict=True)]
+        x = name(x * x)
+    total, *rest = terms
+    for term in rest:
+        total = total * x + term
     return total
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tvm import tirx
 
 from tvmfun.lower.tir.build import Expr
-from tvmfun.lower.tir.vector_math.formats import Name, cast, format_of, horner
+from tvmfun.lower.tir.vector_math.formats import Name, cast, estrin, format_of, horner
 
 _LOG = (
     7.0376836292e-2,
@@ -79,7 +79,8 @@ def _parts(x: Expr, name: Name) -> _Parts:
     r, k = _fraction(x, name)
     square = name(r * r)
     is_double = own.dtype == "float64"
-    series = horner(r, _LOG_DOUBLE[0]) / horner(r, _LOG_DOUBLE[1]) if is_double else horner(r, _LOG)
+    numerator = estrin(r, _LOG_DOUBLE[0] if is_double else _LOG, name)
+    series = numerator / estrin(r, _LOG_DOUBLE[1], name) if is_double else numerator
     return _Parts(r, r * square * series, square, k)
 
 

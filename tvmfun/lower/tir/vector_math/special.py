@@ -145,7 +145,7 @@ def _far_erfc(size: Expr, name: Name) -> Expr:
     parts = reduced(name(number(0.0) - high * high), (-bound * bound, 0.0), name, low=low)
     t = name(number(1.0) / (number(1.0) + kept * number(0.5)))
     series = in_two_chains(name(t - number(_ERFC_CENTER[own.dtype])), _ERFC[own.dtype], name)
-    return parts.scaled(parts.total(name) * t * series, parts.n, name)
+    return parts.scaled(parts.total(name) * t * series, name)
 
 
 def hypot(x: Expr, y: Expr, name: Name) -> Expr:
