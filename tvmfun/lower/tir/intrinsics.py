@@ -6,6 +6,7 @@ LLVM cannot vectorize a call of ``expf``, so softmax, GELU or dropout would spen
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import tvm
@@ -22,6 +23,19 @@ from tvmfun.lower.tir.walk import called, find, rewrite
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
+# The bits of infinity in float32 and float64.
+_INFINITIES = (0x7F800000, 0x7FF << 52)
+# The comparison that is false where this one is true, or an operand is NaN, or the other way round.
+_OPPOSITES = {tirx.GT: tirx.LE, tirx.LT: tirx.GE}
+# The floats in which numbers pass a fence, by their types.
+_FENCED = {
+    "float32": "float32",
+    "float64": "float64",
+    "int32": "float32",
+    "uint32": "float32",
+    "int64": "float64",
+    "uint64": "float64",
+}
 # Calls that TVM vectorizes although their operators do not say so.
 _VECTORS = ("tirx.reinterpret",)
 # LLVM and CUDA have it for vectors, but TVM would make a loop over the lanes of what is around it.
@@ -44,7 +58,15 @@ def expand(func: tirx.PrimFunc, lanes: int = 0) -> tirx.PrimFunc:
         lanes: the number of elements of type float32 in a vector register, if it is known.
     """
     func = call_vector_functions(func, lanes)
-    func = func.with_body(rewrite(func.body, (tirx.NE, _expand_inequality), (ir.Call, _expand_is_nan)))
+    func = func.with_body(
+        rewrite(
+            func.body,
+            (tirx.NE, _expand_inequality),
+            (ir.Call, _expand_is_nan),
+            (tirx.Select, _expand_extremum),
+            (BufferStore, _without_masked_store),
+        )
+    )
     # TVM's legalization of bfloat16 does not widen bound variables, so it runs before there are any.
     if any(str(node.ty).startswith("bfloat16") for node in find(func.body, tirx.Cast, ir.TensorLoad)):
         func = _with_wide_intermediates(func)
@@ -91,6 +113,76 @@ def _is_nan(x: Expr) -> Expr:
     if str(x.ty) == "float64":
         return tirx.reinterpret("int64", x) & tirx.const(2**63 - 1, "int64") > tirx.const(0x7FF << 52, "int64")
     return tirx.reinterpret("int32", cast("float32", x)) & _i(0x7FFFFFFF) > _i(0x7F800000)
+
+
+def _expand_extremum(choice: tirx.Select) -> Expr:
+    """A maximum or minimum that keeps NaN as choices of one instruction each; as one choice if a number is constant.
+
+    Processors have instructions that return the second number if either is NaN, or both are 0.
+    """
+    either, x, y = choice.condition, choice.true_value, choice.false_value
+    if not isinstance(either, tirx.Or):
+        return choice
+    order = _order(either.a, x, y)
+    tested = _tested_for_nan(either.b)
+    if order is None or tested is None or not tvm_ffi.structural_equal(tested, x):
+        return choice
+    if isinstance(y, tirx.FloatImm) and not math.isnan(y.value):
+        return tirx.Select(_OPPOSITES[order](x, y), y, x)
+    if not isinstance(x, ir.TensorLoad | ir.Var):
+        return choice
+    return tirx.Select(tirx.EQ(x, _hidden(x)), tirx.Select(order(x, y), x, y), x)
+
+
+def _without_masked_store(store: BufferStore) -> BufferStore:
+    """A choice between a number and the one that it overwrites, which LLVM takes for a computed one.
+
+    Else it would store with a mask, which takes a Zen 3 some 35 cycles, and what is loaded next would wait for it.
+    """
+    choice, dtype = store.value, str(store.buffer.dtype)
+    if not isinstance(choice, tirx.Select) or dtype not in _FENCED:
+        return store
+
+    def fenced(value: Expr) -> Expr:
+        own = isinstance(value, ir.TensorLoad) and value.source.same_as(store.buffer)
+        if not own or not all(map(tvm_ffi.structural_equal, value.indices[:], store.indices[:])):
+            return value
+        kind = _FENCED[dtype]
+        number = value if kind == dtype else tirx.reinterpret(kind, value)
+        number = tirx.call_llvm_pure_intrin(kind, "llvm.arithmetic.fence", number)
+        return number if kind == dtype else tirx.reinterpret(dtype, number)
+
+    values = (fenced(choice.true_value), fenced(choice.false_value))
+    return BufferStore(store.buffer, tirx.Select(choice.condition, *values), store.indices)
+
+
+def _order(comparison: Expr, x: Expr, y: Expr) -> type | None:
+    """The strict comparison of x with y that an expression is; TVM's simplifier turns ``x > y`` into ``y < x``."""
+    kinds = {tirx.GT: tirx.LT, tirx.LT: tirx.GT}
+    kind = type(comparison)
+    if kind not in kinds:
+        return None
+    equal = lambda a, b: tvm_ffi.structural_equal(comparison.a, a) and tvm_ffi.structural_equal(comparison.b, b)
+    return kind if equal(x, y) else kinds[kind] if equal(y, x) else None
+
+
+def _tested_for_nan(test: Expr) -> Expr | None:
+    """The number whose bits a test compares with those of infinity; None if it is another test."""
+    if not isinstance(test, tirx.GT | tirx.LT):
+        return None
+    masked, infinity = (test.a, test.b) if isinstance(test, tirx.GT) else (test.b, test.a)
+    if not isinstance(infinity, tirx.IntImm) or infinity.value not in _INFINITIES:
+        return None
+    if not isinstance(masked, tirx.BitwiseAnd) or called(masked.a) != "tirx.reinterpret":
+        return None
+    return masked.a.args[0]
+
+
+def _hidden(x: Expr) -> Expr:
+    """The same number, but TVM's simplifier takes ``x == x`` for true."""
+    bits = {"float32": "int32", "float64": "int64"}[str(x.ty)]
+    flipped = tirx.reinterpret(bits, x) ^ tirx.reinterpret(bits, tirx.const(1, f"u{bits}"))
+    return tirx.reinterpret(str(x.ty), flipped ^ tirx.const(1, bits))
 
 
 def _expand_vectorized(loop: For) -> Stmt:
