@@ -1,6 +1,7 @@
 """The CPU schedules of reductions against NumPy in float64: axes, dtypes, NaN, accuracy."""
 
 import os
+import re
 
 os.environ.setdefault("TVM_NUM_THREADS", "2")
 
@@ -110,6 +111,31 @@ def test_maximum_written_out_to_keep_nan(shape, axis, is_nan):
     assert "T.vectorized" in schedule(te.create_prim_func([x, out]), HOST).script()
     result = run(kernel, [value], [(free, "float32")])[0]
     np.testing.assert_array_equal(result, np.max(value * 2, axis))
+
+
+def log_of_sums(x):
+    return topi.log(topi.sum(topi.exp(x), axis=1))
+
+
+def difference_to_log_of_sums(x):
+    logs = log_of_sums(x)
+    return te.compute(x.shape, lambda i, j: x[i, j] - logs[i], "difference")
+
+
+@pytest.mark.parametrize(
+    ("function", "rows", "loops"),
+    [(log_of_sums, 4000, 2), (log_of_sums, 100, 1), (difference_to_log_of_sums, 4000, 1)],
+)
+def test_a_function_of_a_number_per_row_is_computed_in_vectors(function, rows, loops):
+    """Unless there are few, or something else is computed for each element of a row."""
+    x = placeholder((rows, 27))
+    out = function(x)
+    text = schedule(te.create_prim_func([x, out]), HOST).script()
+    assert len(re.findall(r"^ {8}for ", text, re.MULTILINE)) == loops
+    value = random((rows, 27))
+    logs = np.log(np.exp(value.astype("float64")).sum(1))
+    expected = logs if function is log_of_sums else value - logs[:, None]
+    check((x, out), (value,), [expected], "reduction")
 
 
 def test_maximum_keeps_infinities():

@@ -251,25 +251,31 @@ def _stored_as(stage: Stage, buffer: Buffer, other: Buffer, convert: Callable[[E
     return replace(stage, value=convert(value, str(other.dtype)), init=init, output=other)
 
 
-def attach_epilogues(stages: list[AnyStage], temps: Sequence[Buffer]) -> list[AnyStage]:
-    """Makes pointwise readers of a reduction's result epilogues of the reduction."""
+def attach_epilogues(
+    stages: list[AnyStage],
+    temps: Sequence[Buffer],
+    gains_apart: Callable[[Stage, Stage], bool] = lambda stage, reader: False,
+) -> list[AnyStage]:
+    """Makes pointwise readers of a reduction's result epilogues of the reduction, unless a reader gains apart."""
     stages = list(stages)
     position = 0
     while position < len(stages):
         stage = stages[position]
         if isinstance(stage, Stage) and stage.combine is not None:
-            _attach(stages, position, temps)
+            _attach(stages, position, temps, gains_apart)
         position += 1
     return stages
 
 
-def _attach(stages: list[AnyStage], position: int, temps: Sequence[Buffer]) -> None:
+def _attach(
+    stages: list[AnyStage], position: int, temps: Sequence[Buffer], gains_apart: Callable[[Stage, Stage], bool]
+) -> None:
     target: Stage = stages[position]
     later = position + 1
     while later < len(stages):
         reader = stages[later]
         between = stages[position + 1 : later]
-        if is_map(reader) and _is_epilogue(target, reader, between):
+        if is_map(reader) and _is_epilogue(target, reader, between) and not gains_apart(target, reader):
             target = replace(target, epilogues=(*target.epilogues, reader))
             del stages[later]
         else:

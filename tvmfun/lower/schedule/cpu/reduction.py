@@ -53,9 +53,8 @@ def _columns(stage: Stage, env: Env, prefix: int, machine: Machine, tasks: int) 
 
     def piece(env: Env, width: int) -> Stmt:
         env = {**env, last.var: env[tiles.var] * tile}
-        if width % lanes == 0 and _panel(width // lanes) and not _is_slow(stage):
-            # Loops of few statements, which compile in less time than parts. Not for choices: where a total in memory
-            # may stay, LLVM stores with a mask, which takes a Zen 3 some 35 cycles.
+        if width % lanes == 0 and _panel(width // lanes):
+            # Loops of few statements, which compile in less time than parts.
             return _column_strip(stage, env, last, width, lanes)
         parts = [(begin, min(lanes, width - begin)) for begin in range(0, width, lanes)]
         return _column_tile(stage, env, last, parts)
@@ -109,7 +108,7 @@ def _adds_rows(stage: Stage, lanes: int) -> bool:
     """Whether many whole rows are added up, in panels, with totals that stay in L1."""
     width = stage.space[-1].extent
     is_static = all(isinstance(axis.extent, int) for axis in stage.domain)
-    if not is_static or _is_slow(stage) or width % (PANEL * lanes) or build.points(stage.reduce) < 2 * BLOCK:
+    if not is_static or width % (PANEL * lanes) or build.points(stage.reduce) < 2 * BLOCK:
         return False
     return width * build.bits(accumulator(stage.dtype)) // 8 <= STRIP[1]
 
@@ -440,11 +439,15 @@ class _Row:
     def _rest(self, env: Env, bound: int, tail: int, into: _Totals) -> Stmt:
         """The elements that fill no vector: of floats, in the last lanes of a vector that ends with them.
 
-        With integers LLVM 22 never finishes some counts of true elements, where it knows that lanes are 0.
+        A processor waits for stores if a vector is loaded of which it has stored parts. With integers LLVM 22 never
+        finishes some counts of true elements, where it knows that lanes are 0.
         """
         before = self.lanes - tail
+        begin = build.index(self.last, bound - tail)
         if bound < self.lanes or not self.dtype.startswith("float"):
-            return self._elements(env, build.index(self.last, bound - tail), tail, into)
+            return self._elements(env, begin, tail, into)
+        if any(build.is_on_stack(load.source) for load in build.loads(self.stage.value)):
+            return self._lanes(tail, lambda k: self._add(into.vectors, [0, k], self._term(env, begin + k)))
 
         def lane(k: Expr) -> Stmt:
             term = self._term(env, build.index(self.last, bound - self.lanes) + k)

@@ -64,6 +64,8 @@ RULES = ("fallback", "winograd", "contraction", "window", "reduction", "scalar",
 CONTRACTION_SPEED = 16
 CALL_COST = 8
 LOOP_COST = 256
+# The fewest rows with a function of a number each that is worth loops of its own.
+MANY_ROWS = 256
 # The typical iterations of a loop whose ends are computed.
 VARYING_EXTENT = 16
 
@@ -124,11 +126,14 @@ def _schedule(func: tirx.PrimFunc, machine: Machine, in_place: Sequence[tuple[Bu
     if not machine.features.isdisjoint(("avx512bf16", "amx-bf16")):
         stages, temps = store_factors_as_bits(stages, temps, match)
     stages = small_first(stages)
-    stages = attach_epilogues(stages, temps)
+    final = stages[-1] if stages else None
+    gains_apart = lambda stage, reader: reader is final and along_reduced_axis(stage) and _gains_by_vectors(reader)
+    stages = attach_epilogues(stages, temps, gains_apart)
     stages = apply_winograd(stages, temps, machine)
     rule = _rule(stages)
     stages, temps = _prepare(stages, temps, machine)
-    groups = share_loops(stages, match, along_reduced_axis, partial(_gains_by_sharing, machine=machine))
+    is_worthwhile = partial(_gains_by_sharing, final=final, machine=machine)
+    groups = share_loops(stages, match, along_reduced_axis, is_worthwhile)
     if not all(may_overwrite(groups, *pair) for pair in in_place):
         return None
     private = [private_outputs(group, stages, temps) for group in groups]
@@ -156,18 +161,28 @@ def _without_short_reductions(
     return result, temps
 
 
-def _gains_by_sharing(members: Sequence[Stage], prefix: int, machine: Machine) -> bool:
+def _gains_by_sharing(members: Sequence[Stage], prefix: int, final: AnyStage | None, machine: Machine) -> bool:
     """Whether stages, of which one reads another, gain by common loops over so many axes.
 
     There have to be iterations for all cores, not only maps of less than a vector in each, and an axis for the lanes of
-    each reduction.
+    each reduction. A ``final`` stage gains nothing that is better computed in vectors.
     """
+    if members[-1] is final and is_map(final) and len(final.space) == prefix and _gains_by_vectors(final):
+        return False
     reductions = [stage for stage in members if stage.combine is not None]
     if any(len(stage.space) == prefix and not along_reduced_axis(stage) for stage in reductions):
         return False
     within = max(build.points(stage.domain[prefix:]) for stage in members)
     is_short = all(map(is_map, members)) and within < machine.lanes("float32")
     return build.points(members[0].space[:prefix]) >= 2 * machine.cores and not is_short
+
+
+def _gains_by_vectors(stage: Stage) -> bool:
+    """Whether a function of a number per row, such as the logarithm of a sum, takes less time in loops of its own.
+
+    Then the numbers are read once more, but in vectors.
+    """
+    return intrinsics.is_heavy(stage.value) and build.points(stage.space) >= MANY_ROWS
 
 
 def _overwriting(func: tirx.PrimFunc, in_place: Sequence[tuple[Buffer, Buffer]]) -> tirx.PrimFunc:
