@@ -239,8 +239,7 @@ def tanh(x: Expr, name: Name) -> Expr:
         scale = name(parts.power())
         grown = name(scale * (parts.r + parts.tail) + (scale - number(1.0)))
         return own.signed(grown / (grown + number(2.0)), x, name)
-    near_zero = tirx.all(x > number(-4e-4), x < number(4e-4))
-    result = tirx.Select(near_zero, x, odd_rational(x, 7.90531110763549805, _TANH, name))
+    result = tirx.Select(own.size(x, name) < number(4e-4), x, odd_rational(x, 7.90531110763549805, _TANH, name))
     # The rational function ends just below 1.
     return tirx.Select(x > number(9.0), number(1.0), tirx.Select(x < number(-9.0), number(-1.0), result))
 
@@ -249,7 +248,7 @@ def odd_rational(x: Expr, bound: float, tables: tuple[tuple[float, ...], tuple[f
     """Returns x * p(x**2) / q(x**2), with x clipped to +-bound."""
     number = format_of(x).number
     numerator, denominator = tables
-    kept = name(tirx.Select(x > number(bound), number(bound), tirx.Select(x < number(-bound), number(-bound), x)))
+    kept = _clipped(x, (-bound, bound), -bound, name)
     square = name(kept * kept)
     return kept * horner(square, numerator) / horner(square, denominator)
 
