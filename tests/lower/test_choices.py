@@ -53,6 +53,8 @@ class TestExtremaOfSpecialNumbers:
         x, _ = self.numbers(dtype)
         function, _ = EXTREMA[name]
         constant = np.asarray(number, dtype)
+        doubled = tvmfun.jit(lambda x: function(x * 2, constant))(x)
+        np.testing.assert_array_equal(bits(doubled), bits(defined(name, x * 2, constant)))
         np.testing.assert_array_equal(
             bits(tvmfun.jit(lambda x: function(x, constant))(x)), bits(defined(name, x, constant))
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import tvm
 import tvm_ffi
 from tvm import ir, tirx
@@ -127,11 +128,28 @@ def _expand_extremum(choice: tirx.Select) -> Expr:
     tested = _tested_for_nan(either.b)
     if order is None or tested is None or not tvm_ffi.structural_equal(tested, x):
         return choice
-    if isinstance(y, tirx.FloatImm) and not math.isnan(y.value):
+    number = _constant(y)
+    if number is not None and not math.isnan(number):
         return tirx.Select(_OPPOSITES[order](x, y), y, x)
     if not isinstance(x, ir.TensorLoad | ir.Var):
         return choice
     return tirx.Select(tirx.EQ(x, _hidden(x)), tirx.Select(order(x, y), x, y), x)
+
+
+def _constant(value: Expr) -> float | None:
+    """A float that is a constant, or is made of constants because TVM would simplify what depends on it."""
+    if isinstance(value, tirx.FloatImm):
+        return value.value
+    if isinstance(value, tirx.Mul):
+        factors = _constant(value.a), _constant(value.b)
+        return None if None in factors else math.prod(factors)
+    if called(value) != "tirx.reinterpret" or not isinstance(value.args[0], tirx.IntImm):
+        return None
+    dtype = str(value.ty)
+    if dtype not in ("float32", "float64"):
+        return None
+    width = np.dtype(dtype).itemsize * 8
+    return float(np.array(value.args[0].value % 2**width, f"uint{width}").view(dtype))
 
 
 def _without_masked_store(store: BufferStore) -> BufferStore:

@@ -246,7 +246,6 @@ def tanh(x: Expr, name: Name) -> Expr:
 
 def odd_rational(x: Expr, bound: float, tables: tuple[tuple[float, ...], tuple[float, ...]], name: Name) -> Expr:
     """Returns x * p(x**2) / q(x**2), with x clipped to +-bound."""
-    number = format_of(x).number
     numerator, denominator = tables
     kept = _clipped(x, (-bound, bound), -bound, name)
     square = name(kept * kept)
