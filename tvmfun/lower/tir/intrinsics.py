@@ -153,9 +153,9 @@ def _constant(value: Expr) -> float | None:
 
 
 def _without_masked_store(store: BufferStore) -> BufferStore:
-    """A choice between a number and the one that it overwrites, which LLVM takes for a computed one.
+    """A choice between a number and the one that it overwrites, with a fence around the latter.
 
-    Else it would store with a mask, which takes a Zen 3 some 35 cycles, and what is loaded next would wait for it.
+    Otherwise LLVM stores with a mask, which takes a Zen 3 some 35 cycles, and what is loaded next waits for it.
     """
     choice, dtype = store.value, str(store.buffer.dtype)
     if not isinstance(choice, tirx.Select) or dtype not in _FENCED:
@@ -175,7 +175,7 @@ def _without_masked_store(store: BufferStore) -> BufferStore:
 
 
 def _order(comparison: Expr, x: Expr, y: Expr) -> type | None:
-    """The strict comparison of x with y that an expression is; TVM's simplifier turns ``x > y`` into ``y < x``."""
+    """How an expression compares x with y, also if TVM's simplifier has turned ``x > y`` into ``y < x``."""
     kinds = {tirx.GT: tirx.LT, tirx.LT: tirx.GT}
     kind = type(comparison)
     if kind not in kinds:

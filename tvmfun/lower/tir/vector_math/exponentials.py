@@ -100,22 +100,23 @@ class _Reduced(NamedTuple):
         return own.of_exponent(self.bits - own.unsigned(own.bias + less))
 
     def scaled(self, value: Expr, name: Name, less: int = 0) -> Expr:
-        """``value * 2**(n - less)``, in two factors, because 2**n alone leaves the range before the result does."""
-        own = format_of(self.r)
-        bits = name(self.bits - own.unsigned(less)) if less else self.bits
-        half = name(tirx.shift_right(bits, own.unsigned(1)))
-        return value * own.of_exponent(half) * own.of_exponent(bits - half)
+        """``value * 2**(n - less)``."""
+        first, second = self._factors(name, less)
+        return value * first * second
 
-    def result(self, name: Name, less: int = 0) -> Expr:
-        """``exp(x) * 2**-less``."""
-        own = format_of(self.r)
-        if own.dtype == "float64":
+    def exponential(self, name: Name, less: int = 0) -> Expr:
+        """``exp(x) * 2**-less`` of the argument ``x``."""
+        if format_of(self.r).dtype == "float64":
             return self.scaled(self.total(name), name, less)
-        # The sum with 1 and the product with half of the power are one rounding, and one instruction.
+        first, second = self._factors(name, less)
+        return ((self.tail + self.r) * first + first) * second  # the sum with 1 and a product are one rounding
+
+    def _factors(self, name: Name, less: int) -> tuple[Expr, Expr]:
+        """``2**(n - less)`` as two factors, because alone it leaves the range before a result does."""
+        own = format_of(self.r)
         bits = name(self.bits - own.unsigned(less)) if less else self.bits
         half = name(tirx.shift_right(bits, own.unsigned(1)))
-        factor = name(own.of_exponent(half))
-        return ((self.tail + self.r) * factor + factor) * own.of_exponent(bits - half)
+        return name(own.of_exponent(half)), own.of_exponent(bits - half)
 
 
 def reduced(x: Expr, bounds: tuple[float, float], name: Name, below: float = 0.0, low: Expr | None = None) -> _Reduced:
@@ -164,7 +165,7 @@ def exp(x: Expr, name: Name) -> Expr:
     number, bounds = format_of(x).number, _EXP_BOUNDS[format_of(x).dtype]
     parts = reduced(x, bounds, name)
     # Arithmetic on subnormal numbers is slow, and masks produce many, so results of 0 are selected.
-    return tirx.Select(x < number(bounds[0]), number(0.0), parts.result(name))
+    return tirx.Select(x < number(bounds[0]), number(0.0), parts.exponential(name))
 
 
 def exp2(x: Expr, name: Name) -> Expr:
@@ -173,7 +174,7 @@ def exp2(x: Expr, name: Name) -> Expr:
     kept = _clipped(x, bounds, 0.0, name)
     n, bits = _rounded(kept, name)
     parts = _of_rest(name((kept - n) * number(math.log(2))), bits, name)
-    return tirx.Select(x < number(bounds[0]), number(0.0), parts.result(name))
+    return tirx.Select(x < number(bounds[0]), number(0.0), parts.exponential(name))
 
 
 def expm1(x: Expr, name: Name) -> Expr:
@@ -225,7 +226,7 @@ def _half_exp(size: Expr, name: Name) -> Expr:
     """exp(size) / 2 for a positive number, which is finite wherever sinh and cosh are."""
     own = format_of(size)
     parts = reduced(size, (0.0, _COSH_BOUND[own.dtype]), name)
-    return name(parts.result(name, less=1))
+    return name(parts.exponential(name, less=1))
 
 
 def tanh(x: Expr, name: Name) -> Expr:
