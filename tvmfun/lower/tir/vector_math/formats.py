@@ -150,13 +150,6 @@ def estrin(x: Expr, coefficients: Sequence[float], name: Name) -> Expr:
     return total
 
 
-def in_two_chains(x: Expr, coefficients: Sequence[float], name: Name) -> Expr:
-    """The same for a long polynomial: even and odd powers do not wait for each other."""
-    square = name(x * x)
-    even, odd = (name(horner(square, coefficients[first::-2][::-1])) for first in (-1, -2))
-    return even + x * odd
-
-
 def cast(dtype: str, value: Expr) -> Expr:
     """The value in another type, with as many lanes."""
     own, lanes = _parts_of(value)

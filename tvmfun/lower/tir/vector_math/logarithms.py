@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tvm import tirx
 
 from tvmfun.lower.tir.build import Expr
-from tvmfun.lower.tir.vector_math.formats import Name, cast, estrin, format_of, horner
+from tvmfun.lower.tir.vector_math.formats import Name, cast, estrin, format_of
 
 _LOG = (
     7.0376836292e-2,
@@ -133,7 +133,7 @@ def log_of_wide(x: Expr, name: Name) -> Expr:
     number = format_of(x).number
     r, k = _fraction(x, name)
     quotient = name(r / (r + number(2.0)))
-    series = horner(name(quotient * quotient), [2 / n for n in range(13, 0, -2)])
+    series = estrin(name(quotient * quotient), [2 / n for n in range(13, 0, -2)], name)
     return quotient * series + k * number(_LN2)
 
 

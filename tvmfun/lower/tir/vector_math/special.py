@@ -9,7 +9,7 @@ from tvm import tirx
 
 from tvmfun.lower.tir.build import Expr
 from tvmfun.lower.tir.vector_math.exponentials import odd_rational, reduced
-from tvmfun.lower.tir.vector_math.formats import Name, cast, format_of, horner, in_two_chains
+from tvmfun.lower.tir.vector_math.formats import Name, cast, estrin, format_of
 from tvmfun.lower.tir.vector_math.logarithms import log
 
 # The rational function of Eigen and XLA: erf(x) / x in x**2.
@@ -120,7 +120,7 @@ def erf(x: Expr, name: Name) -> Expr:
     size = own.size(x, name)
     square = name(tirx.Select(size < number(1.0), x * x, number(0.0)))
     far = own.signed(number(1.0) - _far_erfc(size, name), x, name)
-    return tirx.Select(size >= number(1.0), far, x * horner(square, _ERF_NEAR["float64"]))
+    return tirx.Select(size >= number(1.0), far, x * estrin(square, _ERF_NEAR["float64"], name))
 
 
 def erfc(x: Expr, name: Name) -> Expr:
@@ -129,7 +129,7 @@ def erfc(x: Expr, name: Name) -> Expr:
     number, bound = own.number, own.number(_ERFC_BOUNDS[own.dtype][0])
     size = own.size(x, name)
     far = name(_far_erfc(size, name))
-    near = number(1.0) - x * horner(name(tirx.Select(size < bound, x * x, number(0.0))), _ERF_NEAR[own.dtype])
+    near = number(1.0) - x * estrin(name(tirx.Select(size < bound, x * x, number(0.0))), _ERF_NEAR[own.dtype], name)
     # NaN fails the comparisons.
     return tirx.Select(size < bound, near, tirx.Select(x < number(0.0), number(2.0) - far, far))
 
@@ -144,7 +144,7 @@ def _far_erfc(size: Expr, name: Name) -> Expr:
     low = name((high - kept) * (high + kept))
     parts = reduced(name(number(0.0) - high * high), (-bound * bound, 0.0), name, low=low)
     t = name(number(1.0) / (number(1.0) + kept * number(0.5)))
-    series = in_two_chains(name(t - number(_ERFC_CENTER[own.dtype])), _ERFC[own.dtype], name)
+    series = estrin(name(t - number(_ERFC_CENTER[own.dtype])), _ERFC[own.dtype], name)
     return parts.scaled(parts.total(name) * t * series, name)
 
 
@@ -190,9 +190,9 @@ def lgamma(x: Expr, name: Name) -> Expr:
     factors = name(tirx.Select(is_small, factors, number(1.0)))
     inverse = name(number(1.0) / z)
     stirling = (z - number(0.5)) * log(z, name) - z + number(0.5 * math.log(2 * math.pi))
-    stirling = name(stirling + inverse * horner(name(inverse * inverse), _STIRLING))
+    stirling = name(stirling + inverse * estrin(name(inverse * inverse), _STIRLING, name))
     rest = name(wide - tirx.floor(wide + number(0.5)))
-    sine = format_of(wide).size(name(rest * horner(name(rest * rest), _SIN_PI)), name)
+    sine = format_of(wide).size(name(rest * estrin(name(rest * rest), _SIN_PI, name)), name)
     logarithm = name(log(name(tirx.Select(is_negative, factors / sine, factors)), name))
     result = tirx.Select(is_negative, number(math.log(math.pi)) - stirling + logarithm, stirling - logarithm)
     infinity = number(float("inf"))

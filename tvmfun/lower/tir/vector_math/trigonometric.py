@@ -12,7 +12,7 @@ from typing import NamedTuple
 from tvm import tirx
 
 from tvmfun.lower.tir.build import Expr
-from tvmfun.lower.tir.vector_math.formats import Format, Name, cast, format_of, horner
+from tvmfun.lower.tir.vector_math.formats import Format, Name, cast, estrin, format_of, horner
 
 # pi / 2 in parts of 33 bits, whose products with integers below 2**20 are exact, and the rest.
 _HALF_PI = tuple(
@@ -110,11 +110,11 @@ def _angle(x: Expr, is_usual: Expr, name: Name) -> _Angle:
     # As in FreeBSD's libm: the terms are added the smallest first, and with the rest of the angle.
     square = name(high * high)
     cube = name(square * high)
-    series = horner(square, _SIN["float64"][:-1])
+    series = estrin(square, _SIN["float64"][:-1], name)
     sine = high - (name(square * (number(0.5) * low - cube * series) - low) - cube * number(_SIN["float64"][-1]))
     half = name(number(0.5) * square)
     near = name(number(1.0) - half)
-    rest = name(square * square * horner(square, _COS["float64"]) - high * low)
+    rest = name(square * square * estrin(square, _COS["float64"], name) - high * low)
     cosine = near + (name(name(number(1.0) - near) - half) + rest)
     return _Angle(name(sine), name(cosine), quarters)
 
@@ -158,7 +158,7 @@ def tan(x: Expr, name: Name) -> tuple[Expr, Expr]:
 def _arc(share: Expr, name: Name) -> Expr:
     """The arc tangent of a float64 between 0 and 1, with the digits of a float32."""
     square = name(share * share)
-    return share + share * square * horner(square, _ATAN)
+    return share + share * square * estrin(square, _ATAN, name)
 
 
 def atan(x: Expr, name: Name) -> Expr:
