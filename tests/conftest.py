@@ -16,7 +16,7 @@ hypothesis.settings.register_profile("fixed", deadline=None, derandomize=True)
 hypothesis.settings.register_profile("random", deadline=None)
 hypothesis.settings.load_profile("fixed")
 
-pytest_plugins = ["support.levels"]
+pytest_plugins = ["support.levels", "support.vectors"]
 
 # Each xdist worker has its own pool of threads. Together they should fill the machine once, but one thread per worker
 # would hide what parallel loops do to each other.

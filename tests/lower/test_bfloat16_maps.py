@@ -74,6 +74,7 @@ def test_moves_and_loops():
 
 
 @pytest.mark.skipif(HOST.lanes("float32") != 16, reason="reads code of AVX-512")
+@pytest.mark.own_vectors
 def test_choices_are_vectors():
     def mask(index, value, x):
         return (tnp.where(tnp.arange(4096)[None] == index, value, 0.0) + x).astype("bfloat16")

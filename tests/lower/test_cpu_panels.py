@@ -82,6 +82,7 @@ def check_either(tensors, inputs, reference, scale, target):
 
 @pytest.mark.parametrize("cores", [1, 2])
 @pytest.mark.parametrize("m,n,k", [(1400, 300, 40), (1403, 301, 90), (2003, 2500, 40)])
+@pytest.mark.own_vectors
 def test_rows_of_a_strided_operand_stay_in_the_cache(small_caches, cores, m, n, k):
     tensors, inputs, reference = matmul(m, n, k, "tn")
     loops, target = _blocks_of_rows(tensors, cores)
@@ -98,6 +99,7 @@ def test_rows_of_a_strided_operand_stay_in_the_cache(small_caches, cores, m, n, 
 
 
 @pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.own_vectors
 def test_rows_of_a_strided_operand_in_batches(small_caches, cores):
     """Two batches, two axes of rows and two of terms; the last panel is narrower."""
     a, b = placeholder((2, 8, 5, 3, 1100), name="a"), placeholder((2, 8, 5, 210), name="b")
@@ -114,6 +116,7 @@ def test_rows_of_a_strided_operand_in_batches(small_caches, cores):
     [(1400, 40, 40, "tn"), (1400, 300, 40, "nn"), (700, 300, 40, "tn"), (1400, 300, 400, "tn")],
     ids=["few panels", "contiguous terms", "small", "long rows"],
 )
+@pytest.mark.own_vectors
 def test_rows_that_need_no_blocks(small_caches, m, n, k, layout):
     loops, _ = _blocks_of_rows(matmul(m, n, k, layout)[0], 1)
     assert loops.taken == []
@@ -150,6 +153,7 @@ def test_panels_of_few_rows_are_packed_once(m, n, k, panels_first, blocks):
     "m,n,k",
     [(2, 2048, 40), (8, 4096, 32), (8, 4099, 70), (13, 1030, 65), (14, 700, 33), (31, 5000, 100), (32, 640, 64)],
 )
+@pytest.mark.own_vectors
 def test_few_rows_stream_a_large_right_operand(small_caches, cores, m, n, k):
     """Columns and terms in whole blocks or not, one tile of rows or several, and with epilogues."""
     tensors, inputs, reference = matmul(m, n, k)
@@ -159,6 +163,7 @@ def test_few_rows_stream_a_large_right_operand(small_caches, cores, m, n, k):
 
 
 @pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.own_vectors
 def test_streamed_operands_of_several_axes(small_caches, cores):
     """Two batches, two axes of rows and two of terms, of which a block has some of the last."""
     tensors, inputs, reference = _several_axes(4, 37)
@@ -476,6 +481,7 @@ def test_deep_panels_are_packed_of_near_rows_too(mcpu, n, reuse, packs):
     assert loops_of(match(stage), 0, processor, 16).wants_packing(reuse) == packs
 
 
+@pytest.mark.own_vectors
 def test_small_products_of_a_large_batch_need_no_blocks(small_caches):
     """Their panels stay tasks, however large all left operands are together."""
     a, b = placeholder((30, 40, 270), name="a"), placeholder((30, 40, 300), name="b")

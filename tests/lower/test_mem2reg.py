@@ -288,6 +288,7 @@ def test_buffers_become_registers(name):
         ("znver3", "bool", {8}),
     ],
 )
+@pytest.mark.own_vectors
 def test_functions_take_as_many_floats_as_registers_hold(mcpu, dtype, lanes):
     is_bool = dtype == "bool"
     x = placeholder((256,), dtype="float32" if is_bool else dtype, name="x")
