@@ -21,6 +21,7 @@ from tvmfun.lower.tir.vector_calls import call_vector_functions
 from tvmfun.lower.tir.vector_math.formats import Name, cast
 from tvmfun.lower.tir.vector_math.table import FUNCTIONS, INLINED, OF_USUAL_ARGUMENTS
 from tvmfun.lower.tir.walk import called, find, rewrite
+from tvmfun.ops import formula
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
@@ -102,18 +103,12 @@ def _with_wide_intermediates(func: tirx.PrimFunc) -> tirx.PrimFunc:
 def _expand_inequality(comparison: tirx.NE) -> Expr:
     """``x != x`` as a test for NaN: TVM's simplifier takes floats for real numbers, and would make it false."""
     same = str(comparison.a.ty) in FLOATS and tvm_ffi.structural_equal(comparison.a, comparison.b)
-    return _is_nan(comparison.a) if same else comparison
+    return formula.is_nan(comparison.a) if same else comparison
 
 
 def _expand_is_nan(call: ir.Call) -> Expr:
-    return _is_nan(call.args[0]) if called(call) == "tirx.isnan" else call
-
-
-def _is_nan(x: Expr) -> Expr:
-    """Whether x is NaN, by its bits, because ``tirx.isnan`` does not vectorize."""
-    if str(x.ty) == "float64":
-        return tirx.reinterpret("int64", x) & tirx.const(2**63 - 1, "int64") > tirx.const(0x7FF << 52, "int64")
-    return tirx.reinterpret("int32", cast("float32", x)) & _i(0x7FFFFFFF) > _i(0x7F800000)
+    """A test for NaN by bits, because ``tirx.isnan`` does not vectorize."""
+    return formula.is_nan(call.args[0]) if called(call) == "tirx.isnan" else call
 
 
 def _expand_extremum(choice: tirx.Select) -> Expr:
@@ -199,8 +194,7 @@ def _tested_for_nan(test: Expr) -> Expr | None:
 def _hidden(x: Expr) -> Expr:
     """The same number, but TVM's simplifier takes ``x == x`` for true."""
     bits = {"float32": "int32", "float64": "int64"}[str(x.ty)]
-    flipped = tirx.reinterpret(bits, x) ^ tirx.reinterpret(bits, tirx.const(1, f"u{bits}"))
-    return tirx.reinterpret(str(x.ty), flipped ^ tirx.const(1, bits))
+    return tirx.reinterpret(str(x.ty), formula.hidden(tirx.reinterpret(bits, x)))
 
 
 def _expand_vectorized(loop: For) -> Stmt:
