@@ -126,13 +126,12 @@ def _schedule(func: tirx.PrimFunc, machine: Machine, in_place: Sequence[tuple[Bu
     if not machine.features.isdisjoint(("avx512bf16", "amx-bf16")):
         stages, temps = store_factors_as_bits(stages, temps, match)
     stages = small_first(stages)
-    final = stages[-1] if stages else None
-    gains_apart = lambda stage, reader: reader is final and along_reduced_axis(stage) and _gains_by_vectors(reader)
-    stages = attach_epilogues(stages, temps, gains_apart)
+    apart = stages[-1] if stages and _gains_by_vectors(stages[-1]) else None
+    stages = attach_epilogues(stages, temps, lambda stage, reader: reader is apart and along_reduced_axis(stage))
     stages = apply_winograd(stages, temps, machine)
     rule = _rule(stages)
     stages, temps = _prepare(stages, temps, machine)
-    is_worthwhile = partial(_gains_by_sharing, final=final, machine=machine)
+    is_worthwhile = partial(_gains_by_sharing, apart=apart, machine=machine)
     groups = share_loops(stages, match, along_reduced_axis, is_worthwhile)
     if not all(may_overwrite(groups, *pair) for pair in in_place):
         return None
@@ -161,13 +160,13 @@ def _without_short_reductions(
     return result, temps
 
 
-def _gains_by_sharing(members: Sequence[Stage], prefix: int, final: AnyStage | None, machine: Machine) -> bool:
+def _gains_by_sharing(members: Sequence[Stage], prefix: int, apart: AnyStage | None, machine: Machine) -> bool:
     """Whether stages, of which one reads another, gain by common loops over so many axes.
 
     There have to be iterations for all cores, not only maps of less than a vector in each, and an axis for the lanes of
-    each reduction. A ``final`` stage gains nothing that is better computed in vectors.
+    each reduction. A stage that is better ``apart`` is no member where it would be one number per iteration.
     """
-    if members[-1] is final and is_map(final) and len(final.space) == prefix and _gains_by_vectors(final):
+    if members[-1] is apart and len(members[-1].space) == prefix:
         return False
     reductions = [stage for stage in members if stage.combine is not None]
     if any(len(stage.space) == prefix and not along_reduced_axis(stage) for stage in reductions):
@@ -177,12 +176,17 @@ def _gains_by_sharing(members: Sequence[Stage], prefix: int, final: AnyStage | N
     return build.points(members[0].space[:prefix]) >= 2 * machine.cores and not is_short
 
 
-def _gains_by_vectors(stage: Stage) -> bool:
+def _gains_by_vectors(stage: AnyStage) -> bool:
     """Whether a function of a number per row, such as the logarithm of a sum, takes less time in loops of its own.
 
     Then the numbers are read once more, but in vectors.
     """
-    return intrinsics.is_heavy(stage.value) and build.points(stage.space) >= MANY_ROWS
+    return (
+        isinstance(stage, Stage)
+        and is_map(stage)
+        and intrinsics.is_heavy(stage.value)
+        and build.points(stage.space) >= MANY_ROWS
+    )
 
 
 def _overwriting(func: tirx.PrimFunc, in_place: Sequence[tuple[Buffer, Buffer]]) -> tirx.PrimFunc:

@@ -127,11 +127,7 @@ def _parts_of(x: Expr) -> tuple[str, int]:
 
 def horner(x: Expr, coefficients: Sequence[float]) -> Expr:
     """The polynomial with these coefficients, highest power first."""
-    number = format_of(x).number
-    total = number(coefficients[0])
-    for coefficient in coefficients[1:]:
-        total = total * x + number(coefficient)
-    return total
+    return _nested(x, list(map(format_of(x).number, coefficients)))
 
 
 def estrin(x: Expr, coefficients: Sequence[float], name: Name) -> Expr:
@@ -144,6 +140,10 @@ def estrin(x: Expr, coefficients: Sequence[float], name: Name) -> Expr:
         first = len(terms) % 2
         terms[first:] = [name(a * x + b) for a, b in zip(terms[first::2], terms[first + 1 :: 2], strict=True)]
         x = name(x * x)
+    return _nested(x, terms)
+
+
+def _nested(x: Expr, terms: Sequence[Expr]) -> Expr:
     total, *rest = terms
     for term in rest:
         total = total * x + term
