@@ -1,4 +1,4 @@
-"""Interleaved accesses: stacks along a new last axis, every other element, and derivatives of both."""
+"""Interleaved accesses: stacks along a new last axis, every other element, rows in turn, and derivatives of them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from tvm import ir, tirx
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import lax, reference
+from tvmfun.core.inline import inlined
 from tvmfun.lower import pipeline
 from tvmfun.lower import target as targets
+from tvmfun.lower.codegen.optimizer import is_straight
 from tvmfun.lower.fusion.fuse import CPU, fuse
 from tvmfun.lower.tir.build import is_choice
 from tvmfun.lower.tir.walk import find
@@ -53,6 +55,11 @@ MOVES: dict[str, Callable[[Any], Any]] = {
     "repeated three times": lambda x: tnp.repeat(x, 3, axis=1),
     "repeated rows": lambda x: tnp.repeat(x, 2, axis=0),
     "zeros between": lambda x: tnp.stack([x, 0 * x], axis=-1).reshape(x.shape[0], 2 * x.shape[1])[:, :-1],
+    "rows in turn": lambda x: tnp.where((tnp.arange(x.shape[0]) % 2 == 0)[:, None], x, x[::-1]),
+    "one row of three": lambda x: tnp.where((tnp.arange(x.shape[0]) % 3 == 1)[:, None], x, tnp.flip(x, 1)),
+    "squares of a board": lambda x: tnp.where(
+        (tnp.arange(x.shape[0])[:, None] + tnp.arange(x.shape[1])) % 2 == 0, x, x[::-1]
+    ),
     "one of three": lambda x: tnp.where(tnp.arange(x.shape[1]) // 2 % 3 == 1, x, x[::-1]),
 }
 #: Functions that compute.
@@ -70,6 +77,9 @@ FORMULAS: dict[str, Callable[[Any], Any]] = {
     "every second of normalized": lambda x: normalized(x)[:, 1::2],
     "signs in turn": lambda x: tnp.where(tnp.arange(x.shape[1]) % 2 == 0, x, -x),
     "numbers of pairs": lambda x: x * (tnp.arange(x.shape[1]) // 2).astype(x.dtype),
+    "gradient of every second row": lambda x: tvmfun.grad(lambda x: tnp.sum(x[1::2] ** 3) + tnp.sum(x))(x),
+    "gradient of every third row and second column": lambda x: tvmfun.grad(lambda x: tnp.sum(x[::3, ::2] ** 3))(x),
+    "rows in turn, of sums": lambda x: tnp.where((tnp.arange(x.shape[0]) % 2 == 0)[:, None], normalized(x), x),
 }
 #: Relative tolerances; sums of 300 numbers between -3 and 3 may be wrong by a hundred times as much.
 ROUNDING = {"float64": 1e-13, "float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}
@@ -142,6 +152,36 @@ def test_no_lane_has_a_branch(name):
         body = kernel.function.body
         vectors = [loop for loop in find(body, tirx.For) if loop.kind == tirx.ForKind.VECTORIZED]
         assert not any(is_choice(call) for loop in vectors for call in find(loop, ir.Call) if int(loop.extent) > 1)
+
+
+@pytest.mark.parametrize("shape", [(3, 8, 12, 20), (2, 7, 9, 20), (1, 4, 6, 3)], ids=str)
+def test_the_gradient_of_strides(shape):
+    """Each phase stores its own rows, without a condition if the phases are equally many."""
+    kernels = draw(3, 3, shape[-1], 16), draw(1, 1, shape[-1], 16, seed=1)
+
+    def pulled(x: Any, *cotangents: Any) -> Any:
+        conv = lambda w, x: lax.conv_general_dilated(x, w, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        return tvmfun.vjp(lambda x: tuple(conv(w, x) for w in kernels), x)[1](cotangents)[0]
+
+    x, results = draw(*shape), (shape[0], -(-shape[1] // 2), -(-shape[2] // 2), 16)
+    cotangents = draw(*results, seed=2), draw(*results, seed=3)
+    program = tvmfun.trace(pulled)(x, *cotangents)
+    (expected,) = reference.evaluate(program, [*program.captured, x, *cotangents])
+    np.testing.assert_allclose(tvmfun.jit(pulled)(x, *cotangents), expected, rtol=1e-5, atol=1e-4)
+    last = list(pipeline.scheduled_kernels(inlined(program, "cpu"), targets.host()))[-1].function
+    assert last.attrs["tvmfun.rule"] == "elementwise"
+    assert is_straight(last) == (not any(map(is_choice, find(last.body, ir.Call)))) == (shape[1] % 2 == 0)
+
+
+def test_rows_in_turn_are_written_over_donated_arrays():
+    """Few rows, and enough for a task each, in loops whose state is written in place."""
+    for shape in ((2, 5000), (6, 37), (512, 300)):
+        x, signs = draw(*shape), np.where(np.arange(shape[0]) % 2 == 0, 2.0, -4.0).astype("float32")[:, None]
+        turned = lambda x, signs=signs: tnp.where((tnp.arange(x.shape[0]) % 2 == 0)[:, None], x * 2, x * -4)
+        donated = tvmfun.jit(turned, donate_argnums=0)(tvmfun.device_put(x))
+        np.testing.assert_array_equal(donated, x * signs)
+        loop = lambda x, turned=turned: lax.fori_loop(0, 3, lambda i, x: turned(x), x)
+        np.testing.assert_array_equal(tvmfun.jit(loop, donate_argnums=0)(tvmfun.device_put(x)), x * signs**3)
 
 
 def test_loops_batches_and_second_derivatives():

@@ -12,7 +12,7 @@ from tvm.tirx import AllocBuffer, Buffer, BufferStore, IfThenElse, Stmt
 
 from tvmfun.core import dims
 from tvmfun.lower.machine import Machine
-from tvmfun.lower.schedule.cpu.interleave import deinterleaved, interleaved, interleaving
+from tvmfun.lower.schedule.cpu.interleave import alternation, deinterleaved, interleaved, interleaving
 from tvmfun.lower.schedule.cpu.lookups import with_lookups
 from tvmfun.lower.schedule.cpu.next_rows import Fetch
 from tvmfun.lower.schedule.cpu.transpose import (
@@ -59,6 +59,11 @@ def emit_maps(
             inner = list(found.members[0].space[prefix:])
             nest = _emit_along(found.members, env, inner, machine, tasks, private, are_members=True)
             return build.seq(nest, found.rest and emit_maps([found.rest], env, prefix, machine, tasks))
+        if turns := alternation(lead, axes):
+            if dims.typical(volume(turns.outer)) < tasks:
+                return build.seq(*(emit_maps([member], env, prefix, machine, tasks) for member in turns.members))
+            of_member = lambda env: (_emit_along([m], env, turns.inner, machine, 1, private) for m in turns.members)
+            return build.parallel_nest(turns.outer, env, lambda env: build.seq(*of_member(env)), tasks)
         pieces = _pieces(stages[0], axes[-1], machine)
         if pieces:
             return build.seq(*(emit_maps([piece], env, prefix, machine, tasks, private) for piece in pieces))

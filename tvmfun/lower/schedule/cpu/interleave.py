@@ -2,13 +2,16 @@
 
 A map whose neighbouring results come from different formulas, such as a stack along a new last axis or the gradient of
 ``x[::2]``, is computed as one map for each of them, whose vectors are interleaved before they are stored. Loads at a
-distance of a few elements are read as whole vectors, of which each takes its elements.
+distance of a few elements are read as whole vectors, of which each takes its elements. Where formulas alternate along
+other axes, as in the gradient of a convolution with strides, each map stores its own rows.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import NamedTuple
 
 import tvm_ffi
@@ -67,6 +70,51 @@ def interleaving(stage: Stage, axes: Sequence[Axis], machine: Machine) -> Interl
     inner = space[len(space) - fusable(members, space[len(stage.space) - len(axes) :]) :]
     is_long = dims.typical(build.volume(inner)) >= machine.lanes("int8" if stage.dtype == "bool" else stage.dtype)
     return Interleaving(members, rest) if is_long else None
+
+
+class Alternation(NamedTuple):
+    """The maps of a map whose formulas alternate along axes before the last one.
+
+    Args:
+        members: the maps, each of the results at every so many indices. Their axes are the same.
+        outer: the loops around all members, up to the last axis along which they alternate.
+        inner: the loops of each member.
+    """
+
+    members: list[Stage]
+    outer: list[Axis]
+    inner: list[Axis]
+
+
+def alternation(stage: Stage, axes: Sequence[Axis]) -> Alternation | None:
+    """The maps of which a map takes turns along some of its ``axes``; None if it does not, or if there are too many.
+
+    Conditions on the remainders of indices are decided in the members.
+    """
+    if stage.combine is not None or stage.epilogues:
+        return None
+    counts = {axis: count for axis in axes[:-1] if (count := _period(stage, axis))}
+    if not counts or math.prod(counts.values()) > _MOST_MEMBERS:
+        return None
+    groups = {axis: Axis.fresh(axis, axis.extent // count) for axis, count in counts.items()}
+    space = tuple(groups.get(axis, axis) for axis in stage.space)
+    members = [
+        _part(stage, space, {a.var: groups[a].var * counts[a] + i for a, i in zip(counts, numbers, strict=True)})
+        for numbers in product(*map(range, counts.values()))
+    ]
+    own = space[len(space) - len(axes) :]
+    split = 1 + max(own.index(group) for group in groups.values())
+    return Alternation(members, list(own[:split]), list(own[split:]))
+
+
+def _period(stage: Stage, axis: Axis) -> int | None:
+    """The number of indices along an axis after which the choices of a map are the same again, if it divides all."""
+    if not isinstance(axis.extent, int) or axis.limit is not None:
+        return None
+    choices = (call for call in find(stage.value, ir.Call) if build.is_choice(call))
+    found = {divisor for call in choices for divisor in build.divisors(call.args[0], axis.var)}
+    count = found.pop() if len(found) == 1 else 1
+    return count if 1 < count <= _MOST_MEMBERS and axis.extent % count == 0 else None
 
 
 def _factor(stage: Stage, axes: Sequence[Axis]) -> int | None:
