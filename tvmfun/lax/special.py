@@ -17,6 +17,7 @@ from tvmfun.core.array import Array
 from tvmfun.core.derivative import pushforward
 from tvmfun.errors import GradientError
 from tvmfun.lax import control_flow, elementwise
+from tvmfun.lax.gamma_quotients import log_beta_density, log_binomial, log_gamma_density, log_poisson
 from tvmfun.lax.staging import compiled, with_partials
 from tvmfun.numpy.promotion import operands
 from tvmfun.numpy.signal import scaled
@@ -93,7 +94,7 @@ def until_converged(step: Callable, start: tuple, converged: Callable, slack: fl
 
 
 def _gamma_series(a: Array, x: Array, slack: float) -> Array:
-    r""":math:`\sum_n x^n / ((a + 1) \cdots (a + n))`."""
+    r""":math:`\sum_{n > 0} x^n / ((a + 1) \cdots (a + n))`."""
 
     def step(k: Array, state: tuple) -> tuple:
         term, total = state
@@ -101,7 +102,8 @@ def _gamma_series(a: Array, x: Array, slack: float) -> Array:
         return term, total + term
 
     eps, one = _eps(x), tnp.ones_like(x)
-    return until_converged(step, (one, one), lambda old, new: tnp.logical_not(new[0] > eps * new[1]), slack)[1]
+    start = one, tnp.zeros_like(x)
+    return until_converged(step, start, lambda old, new: tnp.logical_not(new[0] > eps * new[1]), slack)[1]
 
 
 def _gamma_fraction(a: Array, x: Array, slack: float) -> Array:
@@ -133,21 +135,17 @@ def _gamma_parts(a: Array, x: Array) -> tuple[Array, Array, Array, Array, Array]
     return by_fraction, *series, tnp.where(by_fraction, a, 1.0), tnp.where(by_fraction, x, 2.0)
 
 
-def _log_power(a: Array, x: Array) -> Array:
-    """The logarithm of ``x^a e^-x / Gamma(a)``."""
-    return a * tnp.log(x) - x - elementwise.lgamma(a)
-
-
 def _incomplete_gamma(a: Array, x: Array, upper: bool) -> Array:
     by_fraction, a_series, x_series, a_fraction, x_fraction = _gamma_parts(a, x)
-    factor = tnp.exp(_log_power(a, x))
-    low = _gamma_series(a_series, x_series, 1.0) * factor / a
-    high = _gamma_fraction(a_fraction, x_fraction, 1.0) * factor
+    log_factor = log_poisson(a, x)
+    # A series of tiny terms is 1, but what it exceeds 1 by is not 0.
+    log_low = log_factor + tnp.log1p(_gamma_series(a_series, x_series, 1.0))
+    high = a * tnp.exp(log_factor) * _gamma_fraction(a_fraction, x_fraction, 1.0)
     if upper:
-        result = tnp.where(by_fraction, high, 1 - low)
+        result = tnp.where(by_fraction, high, -tnp.expm1(tnp.minimum(log_low, 0.0)))
         at_zero, at_infinity = 1.0, 0.0
     else:
-        result = tnp.where(by_fraction, 1 - high, low)
+        result = tnp.where(by_fraction, 1 - high, tnp.exp(tnp.minimum(log_low, 0.0)))
         at_zero, at_infinity = 0.0, 1.0
     result = tnp.where(tnp.logical_or(x == 0, tnp.isinf(a)), at_zero, result)
     result = tnp.where(tnp.logical_or(a == 0, tnp.isinf(x)), at_infinity, result)
@@ -163,7 +161,7 @@ def _logarithmic_derivatives(a: Array, x: Array) -> tuple[Array, Array, Array]:
     slack = 1.5
     series = lambda a, x: _gamma_series(a, x, slack)
     fraction = lambda a, x: _gamma_fraction(a, x, slack)
-    low = series(a_series, x_series) * (tnp.log(x) - elementwise.digamma(a + 1))
+    low = (1 + series(a_series, x_series)) * (tnp.log(x) - elementwise.digamma(a + 1))
     low = (low + derivative_of(series, 0, a_series, x_series)) / a
     high = fraction(a_fraction, x_fraction) * (tnp.log(x) - elementwise.digamma(a))
     return by_fraction, low, high + derivative_of(fraction, 0, a_fraction, x_fraction)
@@ -176,7 +174,7 @@ def _outside(a: Array, x: Array) -> Array:
 
 def _igamma_by_a(a: Array, x: Array) -> Array:
     by_fraction, low, high = _logarithmic_derivatives(a, x)
-    result = tnp.exp(_log_power(a, x)) * tnp.where(by_fraction, -high, low)
+    result = a * tnp.exp(log_poisson(a, x)) * tnp.where(by_fraction, -high, low)
     result = tnp.where(tnp.logical_or(x == 0, tnp.isinf(x)), 0.0, result)
     return tnp.where(_outside(a, x), math.nan, result)
 
@@ -189,7 +187,7 @@ def _gamma_sample_by_a(a: Array, x: Array) -> Array:
 
 
 def _density(out: Array, a: Array, x: Array) -> Array:
-    return tnp.exp((a - 1) * tnp.log(x) - x - elementwise.lgamma(a))
+    return tnp.exp(log_gamma_density(a, x))
 
 
 def _density_by_a(out: Array, a: Array, x: Array) -> Array:
@@ -290,9 +288,9 @@ def _incomplete_beta(a: Array, b: Array, x: Array, slack: float = 1.0) -> Array:
     is_low = x_safe <= (a_safe + 1) / (a_safe + b_safe + 2)
     p, q = tnp.where(is_low, a_safe, b_safe), tnp.where(is_low, b_safe, a_safe)
     z = tnp.where(is_low, x_safe, 1 - x_safe)
-    log_low, log_high = tnp.log(x_safe), tnp.log1p(-x_safe)
-    power = a_safe * log_low + b_safe * log_high - _log_beta(a_safe, b_safe)
-    part = tnp.exp(power) / p * _beta_fraction(p, q, z, slack)
+    # x^a (1 - x)^b / B(a, b), over p.
+    factor = tnp.exp(log_binomial(a_safe, b_safe, x_safe)) * (q / (p + q))
+    part = tnp.minimum(factor * _beta_fraction(p, q, z, slack), 1.0)
     result = tnp.where(is_low, part, 1 - part)
     zero_at = lambda value, other: tnp.logical_or(value == 0, tnp.isinf(other))
     at_zero, at_one = zero_at(a, b), zero_at(b, a)
@@ -300,10 +298,6 @@ def _incomplete_beta(a: Array, b: Array, x: Array, slack: float = 1.0) -> Array:
     result = tnp.where(tnp.logical_or(x == 1, tnp.logical_and(at_zero, x > 0)), 1.0, result)
     known = tnp.logical_and(tnp.logical_and(a >= 0, b >= 0), tnp.logical_and(x >= 0, x <= 1))
     return tnp.where(tnp.logical_and(known, tnp.logical_not(tnp.logical_and(at_zero, at_one))), result, math.nan)
-
-
-def _log_beta(a: Array, b: Array) -> Array:
-    return elementwise.lgamma(a) + elementwise.lgamma(b) - elementwise.lgamma(a + b)
 
 
 def _beta_partial(number: int, argument: str) -> Callable[..., Array]:
@@ -317,7 +311,7 @@ def _beta_partial(number: int, argument: str) -> Callable[..., Array]:
 
 
 def _beta_density(out: Array, a: Array, b: Array, x: Array) -> Array:
-    return tnp.exp((a - 1) * tnp.log(x) + (b - 1) * tnp.log1p(-x) - _log_beta(a, b))
+    return tnp.exp(log_beta_density(a, b, x))
 
 
 _BETAINC = compiled()(with_partials(_incomplete_beta, (_beta_partial(0, "a"), _beta_partial(1, "b"), _beta_density)))

@@ -192,7 +192,7 @@ def scaled(name: str, order: int, x: Any) -> Array:
     for k in range(1, _ASYMPTOTIC_TERMS):
         terms.append(-terms[-1] * (4 * order**2 - (2 * k - 1) ** 2) / (8 * k * _BORDER))
     second = ops.divide(
-        _horner(terms, ops.divide(real(_BORDER), large)), ops.sqrt(ops.multiply(real(2 * math.pi), large))
+        _horner(terms, ops.divide(real(_BORDER), large)), ops.multiply(real(math.sqrt(2 * math.pi)), ops.sqrt(large))
     )
     if order:
         first = ops.multiply(first, half)
@@ -209,7 +209,9 @@ def i0(x: NestedArrayLike) -> Array:
     Array([1.       , 1.2660658], dtype=float32)
     """
     (x,) = arrays("i0", x, floating=True)
-    return ops.multiply(scaled("i0", 0, x), ops.exp(ops.abs(x)))
+    # In two steps, of which neither overflows before the result does.
+    root = ops.exp(ops.multiply(ops.abs(x), x.dtype.type(0.5)))
+    return ops.multiply(ops.multiply(scaled("i0", 0, x), root), root)
 
 
 def _count(name: str, M: Any) -> int:

@@ -11,6 +11,7 @@ from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.core.leaf import abstract
 from tvmfun.errors import ArgumentError, DtypeError
+from tvmfun.lax.gamma_quotients import in_order, lgamma1p, log_beta, log_gamma_ratio
 from tvmfun.lax.special import BERNOULLI, in_full_precision
 from tvmfun.lax.staging import compiled, with_partials
 from tvmfun.typing import ArrayLike
@@ -69,7 +70,13 @@ def gamma(x: ArrayLike) -> Array:
     return in_full_precision("gamma", _GAMMA, x)
 
 
-_BETALN = compiled()(lambda a, b: lax.lgamma(a) + lax.lgamma(b) - lax.lgamma(a + b))
+def _betaln(a: Array, b: Array) -> Array:
+    is_plain = tnp.logical_or(a <= 0, b <= 0)
+    plain = lax.lgamma(a) + lax.lgamma(b) - lax.lgamma(a + b)
+    return tnp.where(is_plain, plain, log_beta(tnp.where(is_plain, 1.0, a), tnp.where(is_plain, 1.0, b)))
+
+
+_BETALN = compiled()(_betaln)
 
 
 def betaln(a: ArrayLike, b: ArrayLike) -> Array:
@@ -181,7 +188,8 @@ def factorial(n: ArrayLike, exact: bool = False) -> Array:
 def _comb(n: Array, k: Array) -> Array:
     inside = tnp.logical_and(k <= n, tnp.logical_and(n >= 0, k >= 0))
     n, k = tnp.where(inside, n, 0.0), tnp.where(inside, k, 0.0)
-    return tnp.where(inside, tnp.exp(lax.lgamma(n + 1) - lax.lgamma(k + 1) - lax.lgamma(n - k + 1)), 0.0)
+    few, others = in_order(k, n - k)
+    return tnp.where(inside, tnp.exp(log_gamma_ratio(others + 1, few) - lgamma1p(few)), 0.0)
 
 
 _COMB = compiled()(_comb)
@@ -203,7 +211,9 @@ def comb(N: ArrayLike, k: ArrayLike, *, repetition: bool = False) -> Array:
 
 
 def _poch(z: Array, m: Array) -> Array:
-    return tnp.where(m == 0, 1.0, _GAMMA(z + m) / _GAMMA(z))
+    is_positive = tnp.logical_and(z > 0, z + m > 0)
+    ratio = tnp.exp(log_gamma_ratio(tnp.where(is_positive, z, 1.0), tnp.where(is_positive, m, 0.0)))
+    return tnp.where(m == 0, 1.0, tnp.where(is_positive, ratio, _GAMMA(z + m) / _GAMMA(z)))
 
 
 _POCH = compiled()(

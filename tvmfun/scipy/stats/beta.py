@@ -10,6 +10,7 @@ import math
 
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
+from tvmfun.lax.gamma_quotients import log_beta_density
 from tvmfun.scipy import special
 from tvmfun.scipy.stats.standard import log_of, standardized, within
 from tvmfun.typing import ArrayLike
@@ -20,9 +21,7 @@ def logpdf(x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: 
     y, scale, a, b = standardized("logpdf", x, loc, scale, a, b)
     outside = tnp.logical_or(y < 0, y > 1)
     y = within(y, outside, 0.5)
-    return tnp.where(
-        outside, -math.inf, special.xlogy(a - 1, y) + special.xlog1py(b - 1, -y) - special.betaln(a, b) - tnp.log(scale)
-    )
+    return tnp.where(outside, -math.inf, log_beta_density(a, b, y) - tnp.log(scale))
 
 
 def pdf(x: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:

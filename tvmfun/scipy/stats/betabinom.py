@@ -10,7 +10,7 @@ from typing import Any
 
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
-from tvmfun.scipy import special
+from tvmfun.lax.gamma_quotients import in_order, lgamma1p, log_gamma_ratio
 from tvmfun.scipy.stats.standard import arrays
 from tvmfun.typing import ArrayLike
 
@@ -20,10 +20,19 @@ def logpmf(k: Any, n: Any, a: Any, b: Any, loc: Any = 0) -> Array:
     k, loc, n, a, b = arrays("logpmf", k, loc, n, a, b)
     k = k - loc
     outside = tnp.logical_or(tnp.logical_or(k < 0, k > n), tnp.floor(k) != k)
-    k = tnp.where(outside, 1.0, k)
-    value = -tnp.log(n + 1) - special.betaln(n - k + 1, k + 1)
-    value = value + special.betaln(k + a, n - k + b) - special.betaln(a, b)
+    k, failures = tnp.where(outside, 1.0, k), tnp.where(outside, 1.0, n - k)
+    few, others = in_order(k, failures)
+    value = log_gamma_ratio(others + 1, few) - lgamma1p(few) + _log_quotient(a, b, k, failures)
     return tnp.where(outside, -math.inf, value)
+
+
+def _log_quotient(a: Array, b: Array, k: Array, m: Array) -> Array:
+    """The logarithm of ``B(a + k, b + m) / B(a, b)``, in small steps of the larger parameter."""
+    is_ordered = a <= b
+    a, b, k, m = (tnp.where(is_ordered, *pair) for pair in ((a, b), (b, a), (k, m), (m, k)))
+    by_trials = log_gamma_ratio(b, m) - log_gamma_ratio(a + b, k + m)
+    by_parameter = log_gamma_ratio(b, a) - log_gamma_ratio(b + m, a + k)
+    return log_gamma_ratio(a, k) + tnp.where(k + m <= a, by_trials, by_parameter)
 
 
 def pmf(k: ArrayLike, n: ArrayLike, a: ArrayLike, b: ArrayLike, loc: ArrayLike = 0) -> Array:

@@ -10,7 +10,7 @@ from typing import Any
 
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
-from tvmfun.scipy import special
+from tvmfun.lax.gamma_quotients import log_binomial
 from tvmfun.scipy.stats.standard import arrays
 from tvmfun.typing import ArrayLike
 
@@ -20,10 +20,8 @@ def logpmf(k: Any, n: Any, p: Any, loc: Any = 0) -> Array:
     k, loc, n, p = arrays("logpmf", k, loc, n, p)
     k = k - loc
     outside = tnp.logical_or(tnp.logical_or(k < 0, k > n), tnp.floor(k) != k)
-    k = tnp.where(outside, 1.0, k)
-    value = special.gammaln(n + 1) - special.gammaln(k + 1) - special.gammaln(n - k + 1)
-    value = value + special.xlogy(k, p) + special.xlog1py(n - k, -p)
-    return tnp.where(outside, -math.inf, value)
+    k, failures = tnp.where(outside, 1.0, k), tnp.where(outside, 1.0, n - k)
+    return tnp.where(outside, -math.inf, log_binomial(k, failures, p))
 
 
 def pmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:

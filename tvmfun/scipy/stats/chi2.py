@@ -10,6 +10,7 @@ import math
 
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
+from tvmfun.lax.gamma_quotients import log_gamma_density
 from tvmfun.scipy import special
 from tvmfun.scipy.stats.standard import log_of, standardized, within
 from tvmfun.typing import ArrayLike
@@ -20,11 +21,7 @@ def logpdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1
     y, scale, df = standardized("logpdf", x, loc, scale, df)
     outside = y < 0
     y = within(y, outside, 0.5)
-    return tnp.where(
-        outside,
-        -math.inf,
-        special.xlogy(df / 2 - 1, y / 2) - y / 2 - math.log(2) - special.gammaln(df / 2) - tnp.log(scale),
-    )
+    return tnp.where(outside, -math.inf, log_gamma_density(df / 2, y / 2) - math.log(2) - tnp.log(scale))
 
 
 def pdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:

@@ -7,7 +7,7 @@ import math
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.errors import ShapeError
-from tvmfun.scipy import special
+from tvmfun.lax.gamma_quotients import log_poisson
 from tvmfun.scipy.stats.standard import arrays
 from tvmfun.typing import ArrayLike
 
@@ -29,9 +29,10 @@ def logpdf(x: ArrayLike, alpha: ArrayLike) -> Array:
         x = tnp.concatenate([x, 1 - tnp.sum(x, axis=0, keepdims=True)])
     column = tnp.reshape(alpha, (-1,) + (1,) * (x.ndim - 1))
     inside = tnp.logical_and(tnp.all(x > 0, axis=0), tnp.abs(tnp.sum(x, axis=0) - 1) < 1e-6)
-    constant = special.gammaln(tnp.sum(alpha)) - tnp.sum(special.gammaln(alpha))
-    value = constant + tnp.sum(special.xlogy(column - 1, tnp.where(x > 0, x, 1.0)), axis=0)
-    return tnp.where(inside, value, -math.inf)
+    # Of the densities of gamma distributions, given their sum.
+    total, x = tnp.sum(alpha), tnp.where(x > 0, x, 1.0)
+    value = tnp.sum(log_poisson(column, total * x) + tnp.log(column / x), axis=0)
+    return tnp.where(inside, value - log_poisson(total, total) - tnp.log(total), -math.inf)
 
 
 def pdf(x: ArrayLike, alpha: ArrayLike) -> Array:

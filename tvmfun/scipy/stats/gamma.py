@@ -10,6 +10,7 @@ import math
 
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
+from tvmfun.lax.gamma_quotients import log_gamma_density
 from tvmfun.scipy import special
 from tvmfun.scipy.stats.standard import log_of, standardized, within
 from tvmfun.typing import ArrayLike
@@ -20,7 +21,7 @@ def logpdf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1)
     y, scale, a = standardized("logpdf", x, loc, scale, a)
     outside = y < 0
     y = within(y, outside, 0.5)
-    return tnp.where(outside, -math.inf, special.xlogy(a - 1, y) - y - special.gammaln(a) - tnp.log(scale))
+    return tnp.where(outside, -math.inf, log_gamma_density(a, y) - tnp.log(scale))
 
 
 def pdf(x: ArrayLike, a: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:

@@ -6,7 +6,7 @@ import math
 
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
-from tvmfun.scipy import special
+from tvmfun.lax.gamma_quotients import log_poisson
 from tvmfun.scipy.stats.standard import arrays
 from tvmfun.typing import ArrayLike
 
@@ -20,7 +20,8 @@ def logpmf(x: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
         p: the probabilities of the outcomes along the last axis.
     """
     x, n, p = arrays("logpmf", x, n, p)
-    value = special.gammaln(n + 1) + tnp.sum(special.xlogy(x, p) - special.gammaln(x + 1), axis=-1)
+    # The counts of Poisson processes of these means, whose sum is n.
+    value = tnp.sum(log_poisson(x, n[..., None] * p), axis=-1) - log_poisson(n, n)
     return tnp.where(n == tnp.sum(x, axis=-1), value, -math.inf)
 
 

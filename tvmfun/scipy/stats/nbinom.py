@@ -10,7 +10,7 @@ from typing import Any
 
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
-from tvmfun.scipy import special
+from tvmfun.lax.gamma_quotients import log_binomial
 from tvmfun.scipy.stats.standard import arrays
 from tvmfun.typing import ArrayLike
 
@@ -21,9 +21,8 @@ def logpmf(k: Any, n: Any, p: Any, loc: Any = 0) -> Array:
     k = k - loc
     outside = tnp.logical_or(k < 0, tnp.floor(k) != k)
     k = tnp.where(outside, 1.0, k)
-    value = special.gammaln(k + n) - special.gammaln(n) - special.gammaln(k + 1)
-    value = value + special.xlogy(n, p) + special.xlog1py(k, -p)
-    return tnp.where(outside, -math.inf, value)
+    # The last trial is a success.
+    return tnp.where(outside, -math.inf, log_binomial(n, k, p) + tnp.log(n / (n + k)))
 
 
 def pmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:

@@ -10,6 +10,7 @@ from typing import Any
 
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
+from tvmfun.lax.gamma_quotients import log_poisson
 from tvmfun.scipy import special
 from tvmfun.scipy.stats.standard import arrays
 from tvmfun.typing import ArrayLike
@@ -21,8 +22,7 @@ def logpmf(k: Any, mu: Any, loc: Any = 0) -> Array:
     k = k - loc
     outside = tnp.logical_or(k < 0, tnp.floor(k) != k)
     k = tnp.where(outside, 1.0, k)
-    value = special.xlogy(k, mu) - special.gammaln(k + 1) - mu
-    return tnp.where(outside, -math.inf, value)
+    return tnp.where(outside, -math.inf, log_poisson(k, mu))
 
 
 def pmf(k: ArrayLike, mu: ArrayLike, loc: ArrayLike = 0) -> Array:

@@ -10,7 +10,7 @@ import math
 
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
-from tvmfun.scipy import special
+from tvmfun.lax.gamma_quotients import log_gamma_ratio
 from tvmfun.scipy.stats.standard import standardized
 from tvmfun.typing import ArrayLike
 
@@ -18,12 +18,12 @@ from tvmfun.typing import ArrayLike
 def logpdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
     """Returns the logarithm of the density."""
     y, scale, df = standardized("logpdf", x, loc, scale, df)
-    return (
-        special.gammaln((df + 1) / 2)
-        - special.gammaln(df / 2)
-        - 0.5 * tnp.log(math.pi * df)
-        - (df + 1) / 2 * tnp.log1p(y * y / df)
-    ) - tnp.log(scale)
+    is_normal = tnp.isinf(df)
+    half = tnp.where(is_normal, 1.0, df / 2)
+    constant = log_gamma_ratio(half, tnp.full_like(half, 0.5)) - 0.5 * tnp.log(half)
+    far = -(half + 0.5) * tnp.log1p(y * y / (2 * half))
+    value = tnp.where(is_normal, -0.5 * y * y, constant + far)
+    return value - 0.5 * math.log(2 * math.pi) - tnp.log(scale)
 
 
 def pdf(x: ArrayLike, df: ArrayLike, loc: ArrayLike = 0, scale: ArrayLike = 1) -> Array:
