@@ -107,6 +107,18 @@ def test_like_may_have_no_data(path):
     assert bits(result) == bits(values)
 
 
+def test_numbers_that_became_arrays(path):
+    """A state begins with Python numbers, and a step makes arrays of them."""
+    start = {"step": 0, "rate": 1.0, "done": False}
+    state = tvmfun.jit(lambda s: {"step": s["step"] + 1, "rate": s["rate"] * 0.3, "done": s["done"]})(start)
+    result = cycle(path, state, start)
+    assert result == {"step": 1, "rate": float(np.float32(0.3)), "done": False}
+    assert [type(value) for value in tree.leaves(result)] == [bool, float, int]
+    checkpoints.save(path, start)
+    with pytest.raises(DtypeError, match=r"\['rate'\] must have the dtype float32, got float64. Try a Python number"):
+        checkpoints.load(path, state)
+
+
 # -- mistakes ----------------------------------------------------------------------------------------------------
 
 GOOD = {"a": np.zeros((2, 3)), "b": [1, np.zeros(2, "int8")]}

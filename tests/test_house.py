@@ -13,7 +13,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 #: The top-level modules and packages of tvmfun, by layer. What a room imports is in a layer above its own row.
 LAYERS = """
-    _garbage_collection _tvm counters errors exact_keys executors files names
+    names
+    _garbage_collection _tvm counters errors exact_keys executors files
     boundary dtypes llvm_modules
     threads
     key_paths runtime

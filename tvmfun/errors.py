@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import FrozenInstanceError
 
+from tvmfun.names import missing as _missing
+
 
 class TvmfunError(Exception):
     """Base class of all errors raised by tvmfun.
@@ -146,3 +148,6 @@ class KernelError(TvmfunError, ArithmeticError):
 
 class PerformanceWarning(UserWarning):
     """Something works, but slower than it should."""
+
+
+__getattr__ = _missing(__name__)

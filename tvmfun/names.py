@@ -48,22 +48,30 @@ MODULES = (
     "tvmfun.metrics",
     "tvmfun.sparse",
     "tvmfun.loops",
+    "tvmfun.errors",
 )
 
 #: Names of JAX and NumPy for which tvmfun has another name.
 RENAMED = {
     "checkpointing": "tvmfun.checkpoint",
+    "ConcretizationTypeError": "tvmfun.errors.ConcretizationError",
     "eval_jaxpr": "Program.evaluate of tvmfun.trace(f)(*args)",
     "grad_and_value": "tvmfun.value_and_grad",
     "in1d": "tvmfun.numpy.isin",
+    "JaxRuntimeError": "tvmfun.errors.TvmfunError",
     "make_jaxpr": "tvmfun.trace(f)(*args)",
+    "NonConcreteBooleanIndexError": "tvmfun.errors.ConcretizationError",
     "PRNG": "tvmfun.random.PRNGKey",
     "PRNGKeyArray": "tvmfun.Array",
     "product": "tvmfun.numpy.prod",
     "row_stack": "tvmfun.numpy.vstack",
     "segment_mean": "segment_sum of the values, divided by segment_sum of ones",
     "shuffle": "tvmfun.random.permutation",
+    "TracerArrayConversionError": "tvmfun.errors.ConcretizationError",
+    "TracerBoolConversionError": "tvmfun.errors.ConcretizationError",
+    "TracerIntegerConversionError": "tvmfun.errors.ConcretizationError",
     "trapz": "tvmfun.numpy.trapezoid",
+    "UnexpectedTracerError": "tvmfun.errors.LeakedTracerError",
 }
 
 #: Reasons why names that match a pattern do not exist.
@@ -83,7 +91,10 @@ REASONS = {
     r"config|enable_x64|enable_custom_prng|default_matmul_precision|numpy_dtype_promotion|transfer_guard\w*": (
         "there are no global settings: a dtype is asked for by dtype=, and a precision by precision="
     ),
-    r"disable_jit|debug": "modules do not call Python: f.__wrapped__ is what jit compiled, to be stepped through",
+    r"disable_jit|debug": (
+        "compiled modules do not call back into Python; f.__wrapped__ is the function that jit compiled, which a "
+        "debugger or print can follow"
+    ),
     r"profiler": "perf and the like see kernels by their names",
     r"distributed|experimental|extend|interpreters|monitoring": "there is no such part: docs/from_jax.md has the table",
     r"scaled_\w+|get_scaled_dot_general_config": "it is about products of formats of eight bits and less",

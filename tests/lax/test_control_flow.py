@@ -353,7 +353,8 @@ def test_errors():
         lax.scan(lambda c, x: ((c, c), x), tnp.zeros(2), ones)
     with pytest.raises(TreeError, match="pair"):
         lax.scan(lambda c, x: c, tnp.zeros(2), ones)
-    with pytest.raises(ShapeError, match=r"leaf \['a'\] of the carry must stay float32\[2\], got float32\[1\]"):
+    message = r"leaf \['a'\] of the carry must stay float32\[2\], got float32\[1\]. Try an initial value of the shape"
+    with pytest.raises(ShapeError, match=message):
         lax.scan(lambda c, x: ({"a": c["a"][:1]}, x), {"a": tnp.zeros(2)}, ones)
     with pytest.raises(DtypeError, match="the carry must stay float32"):
         lax.scan(lambda c, x: (c.astype("int32"), x), tnp.zeros(2), ones)

@@ -341,3 +341,14 @@ def test_segment_errors():
         lax.segment_sum(x > 0, ids, 2)
     with pytest.raises(DtypeError, match=r"^\[segment_sum\] "):
         lax.segment_sum(x, ids * 0.5, 2)
+
+
+def test_updates_that_the_array_cannot_hold():
+    x = tnp.zeros(3, "int32")
+    for update in (np.full(1, 1.7, "float32"), tnp.ones(1), np.ones(1, "int64")):
+        with pytest.raises(DtypeError, match=r"int32 cannot hold .*Try update.astype\(operand.dtype\)"):
+            lax.dynamic_update_slice(x, update, (0,))
+        with pytest.raises(DtypeError, match="cannot hold"):
+            lax.dynamic_update_index_in_dim(x, update, 1, 0)
+    np.testing.assert_array_equal(lax.dynamic_update_index_in_dim(x, 2, 1, 0), [0, 2, 0])
+    np.testing.assert_array_equal(lax.dynamic_update_slice(tnp.zeros(3), np.full(1, 2, "int8"), (1,)), [0, 2, 0])

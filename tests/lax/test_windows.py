@@ -19,6 +19,15 @@ def operand(shape, dtype="float32"):
     return RNG.normal(size=shape).astype(dtype)
 
 
+def test_the_layout_is_part_of_the_error():
+    x, w = np.ones((1, 8, 8, 3), "float32"), np.ones((3, 3, 3, 4), "float32")
+    message = r"layout NCHW must have 3 channels, got float32\[1,8,8,3\] and .*Try dimension_numbers="
+    with pytest.raises(ShapeError, match=message):
+        lax.conv_general_dilated(x, w, (1, 1), "SAME")
+    with pytest.raises(ShapeError, match=r"layout NHWC must have 6 channels, got float32\[1,8,8,3\]"):
+        lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=NHWC, feature_group_count=2)
+
+
 # -- convolution -------------------------------------------------------------------------------------------
 
 NHWC = ("NHWC", "HWIO", "NHWC")

@@ -68,6 +68,7 @@ def test_submodules_are_imported_as_ever():
         ("from tvmfun import pmap", r"one device"),
         ("from tvmfun import config", r"no global settings"),
         ("from tvmfun.lax import scan, scann", r"Try tvmfun.lax.scan"),
+        ("from tvmfun.errors import TracerBoolConversionError", r"Try tvmfun.errors.ConcretizationError"),
         ("from tvmfun.random import _nothing", r"cannot import name '_nothing'"),
     ],
 )

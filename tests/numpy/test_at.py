@@ -79,6 +79,31 @@ def test_updates_and_their_derivatives(index: Any):
     np.testing.assert_allclose(eager, got[0][choices.index(("multiply", None))], rtol=1e-12)
 
 
+#: Static integers outside of the array, among slices, None, other integers and arrays.
+FAR = [9, -9, 2**30, np.int64(7), (9, slice(1, 3)), (slice(None), 8), (..., -5), (1, None, 7), (np.array([0, 1]), 9)]
+
+
+@pytest.mark.parametrize("index", FAR, ids=str)
+def test_modes_of_static_integers_outside_of_the_array(index):
+    """Without a mode they are an error."""
+    modes = [(name, mode) for name in ("set", "add", "max", "multiply") for mode in ("drop", "fill", "clip")]
+
+    def outcome(xp: Any, grad: Any, x: Any) -> Any:
+        taken = [x.at[index].get(mode=mode, fill_value=7.0) for mode in ("fill", "clip")]
+        slope = grad(lambda x: xp.sum(x.at[index].get(mode="clip") ** 2))(x)
+        return *taken, slope, *(getattr(x.at[index], name)(5.0, mode=mode) for name, mode in modes)
+
+    with x64():
+        expected = outcome(jnp, jax.grad, jnp.asarray(X))
+    for compile_ in (lambda f: f, tvmfun.jit):
+        got = compile_(lambda x: outcome(tnp, tvmfun.grad, x))(tnp.asarray(X))
+        for ours, theirs in zip(got, expected, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-12)
+    for name, options in (("get", {}), ("set", {}), ("get", {"mode": "promise_in_bounds"})):
+        with pytest.raises(IndexingError, match=r"axis \d has \d elements"):
+            getattr(tnp.asarray(X).at[index], name)(*([1.0] if name == "set" else []), **options)
+
+
 @pytest.mark.quick("step", "outside")
 @pytest.mark.parametrize("name", ["vector", "outside", "step"])
 def test_derivatives_that_jax_lacks(name: str):

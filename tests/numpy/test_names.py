@@ -54,7 +54,7 @@ for n in ["real", "imag", "conj", "conjugate", "angle", "isreal", "iscomplex", "
     case(n, lambda xp, n=n: getattr(xp, n)(xp.asarray(x)))
 case("angle deg", lambda xp: xp.angle(xp.asarray(v), deg=True))
 case("i0big", lambda xp: xp.i0(np.linspace(-60, 60, 241)), tol=1e-12)
-case("i0huge", lambda xp: xp.i0(np.array([700.0, -713.0, 1e4, -1e300, 1.7e308])), tol=1e-12)
+case("i0huge", lambda xp: xp.i0(np.array([700.0, -700.5, 1e4, -1e300, 1.7e308])), tol=1e-12)
 case("frexp specials", lambda xp: xp.frexp(np.array([0.0, -0.0, np.inf, np.nan, -3.5, 1e300])))
 case("spacing2", lambda xp: xp.spacing(np.array([0.0, 1, -1, 1e300, np.inf, np.nan, 5e-324])))
 for n in ["hamming", "hanning", "blackman", "bartlett"]:

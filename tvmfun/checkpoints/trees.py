@@ -59,7 +59,8 @@ def load(path: str | os.PathLike[str], like: PyTree) -> PyTree:
 
     Args:
         path: the name of the file.
-        like: a tree of the same structure, shapes and dtypes: an initial state, or the result of ``eval_shape``.
+        like: a tree of the same structure, shapes and dtypes: an initial state, or the result of ``eval_shape``. A
+            Python number takes any number of its kind, because a step makes arrays of such numbers.
 
     Returns:
         A tree like ``like``: NumPy arrays and Python numbers where ``like`` has them, and arrays of tvmfun on the same
@@ -218,10 +219,18 @@ def _restore(where: str, found: Mapping[str, ShapeDtype], array: Callable[[str],
         if found[name].shape != shape:
             what = f"{name or 'the root'} must have the shape {shape}"
             raise ShapeError(where, what, got=str(found[name].shape), hint=hint)
-        if found[name].dtype != dtype:
+        got = found[name].dtype
+        if got != dtype and not (type(leaf) in _PYTHON_DTYPES and _is_same_kind(got, dtype)):
             what = f"{name or 'the root'} must have the dtype {dtype}"
-            raise DtypeError(where, what, got=str(found[name].dtype), hint=hint)
+            may_be_number = shape == () and _is_same_kind(got, dtype) and got in _PYTHON_DTYPES.values()
+            raise DtypeError(where, what, got=str(got), hint="a Python number there" if may_be_number else hint)
     return structure.unflatten([_convert_like(leaf, array(name)) for name, leaf in expected.items()])
+
+
+def _is_same_kind(found: np.dtype, expected: np.dtype) -> bool:
+    """Whether a number may have been a Python number of a dtype before a program computed with it."""
+    kinds = dtypes.is_float, dtypes.is_integer
+    return any(is_kind(found) and is_kind(expected) for is_kind in kinds)
 
 
 def _expected(where: str, name: str, leaf: Any) -> tuple[tuple[int, ...], np.dtype]:

@@ -141,9 +141,11 @@ def _traced_step(
     paths = [path for path, _ in tree.flatten_with_path(tree.unflatten(init_tree, start))[0]]
     for x, aval, path in zip(start, program.out_avals, paths, strict=False):
         if (x.shape, x.dtype) != (aval.shape, aval.dtype):
-            kind = ShapeError if x.shape != aval.shape else DtypeError
+            kind, hint = DtypeError, "x.astype(...)"
+            if x.shape != aval.shape:
+                kind, hint = ShapeError, f"an initial value of the shape {aval.shape}, or a result of {x.shape}"
             leaf = f"leaf {tree.keystr(path)} of the carry" if path else "the carry"
-            raise kind(where, f"{leaf} must stay {ShapeDtype(x.shape, x.dtype)}", got=repr(aval), hint="x.astype(...)")
+            raise kind(where, f"{leaf} must stay {ShapeDtype(x.shape, x.dtype)}", got=repr(aval), hint=hint)
     return program, start
 
 

@@ -197,6 +197,15 @@ def conv_general_dilated(
     x = tnp.permute_dims(lhs, _order(name, layouts[0], kernel=False, spatial=spatial))
     w = tnp.permute_dims(rhs, _order(name, layouts[1], kernel=True, spatial=spatial))
     back = _order(name, layouts[2], kernel=False, spatial=spatial)
+    inputs, given = w.shape[-2] * feature_group_count, x.shape[-1]
+    if batch_group_count == 1 and inputs != given:
+        is_last = layouts[0] == "NC" + spatial and lhs.shape[-1] == rhs.shape[-2] * feature_group_count
+        raise ShapeError(
+            name,
+            f"with a kernel of the layout {layouts[1]} an array of the layout {layouts[0]} must have {inputs} channels",
+            got=f"{lhs.aval} and {rhs.aval}",
+            hint=f'dimension_numbers=("N{spatial}C", "{spatial}IO", "N{spatial}C")' if is_last else "",
+        )
     if batch_group_count > 1:
         x = _groups_as_channels(name, x, w, batch_group_count, feature_group_count)
         feature_group_count = batch_group_count

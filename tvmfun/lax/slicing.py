@@ -11,7 +11,7 @@ import numpy as np
 from tvmfun import dtypes
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
-from tvmfun.errors import ArgumentError, ShapeError
+from tvmfun.errors import ArgumentError, DtypeError, ShapeError
 from tvmfun.lax.shapes import Ints
 from tvmfun.numpy.promotion import NestedArrayLike, convert, require_integer
 from tvmfun.numpy.shapes import normalize_axis
@@ -160,12 +160,21 @@ def dynamic_update_slice(
     Array([0., 1., 1., 0.], dtype=float32)
     """
     operand = tnp.asarray(operand)
-    update = tnp.asarray(convert("dynamic_update_slice", update, operand.dtype))
+    update = _update_for("dynamic_update_slice", operand, update)
     if update.ndim != operand.ndim:
         raise ShapeError("dynamic_update_slice", "both must have the same axes", got=f"{operand.aval}, {update.aval}")
     return slices.dynamic_update_slice(
         operand, update, *_starts("dynamic_update_slice", operand, start_indices, allow_negative_indices)
     )
+
+
+def _update_for(name: str, operand: Array, update: NestedArrayLike) -> Array:
+    """An update in the dtype of an array, which must hold its elements."""
+    is_array = hasattr(update, "dtype")
+    if is_array and tnp.result_type(operand, update) != operand.dtype:
+        what = f"an array of {dtypes.NAMES[operand.dtype]} cannot hold the elements of the update"
+        raise DtypeError(name, what, got=repr(tnp.asarray(update).aval), hint="update.astype(operand.dtype)")
+    return tnp.asarray(convert(name, update, operand.dtype))
 
 
 def _along(operand: Array, axis: int, value: Any) -> list[Any]:
@@ -227,7 +236,7 @@ def dynamic_update_index_in_dim(
     """
     operand = tnp.asarray(operand)
     axis = normalize_axis("dynamic_update_index_in_dim", axis, operand.ndim)
-    update = tnp.asarray(convert("dynamic_update_index_in_dim", update, operand.dtype))
+    update = _update_for("dynamic_update_index_in_dim", operand, update)
     if update.ndim != operand.ndim:
         update = tnp.expand_dims(update, axis)
     return dynamic_update_slice_in_dim(operand, update, index, axis, allow_negative_indices=allow_negative_indices)

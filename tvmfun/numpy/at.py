@@ -24,6 +24,7 @@ from tvmfun.numpy.indexing import (
     joined,
     normalized,
     numpy_index,
+    outside_as_arrays,
     read,
     stacked,
     static_integer,
@@ -104,7 +105,7 @@ class At:
         if how == "in_bounds":
             return getitem(self._x, self._index)
         x, index = without_bools(self._x, self._index)
-        return read(x, normalized(x, index), how, fill_value)
+        return read(x, outside_as_arrays(x, normalized(x, index)), how, fill_value)
 
     def set(self, values: Any, **options: Any) -> Array:
         """Returns ``x`` with ``values`` at the indices."""
@@ -199,6 +200,8 @@ class At:
             updated = At(x, index)._update(name, values, combine, mode=mode, unique_indices=unique_indices)
             return reshape(updated, self._x.shape)
         items = normalized(x, self._index)
+        if mode is not None and how != "in_bounds":
+            items = outside_as_arrays(x, items)
         values = _values(x, values)
         arrays = [item for item in items if is_array(item)]
         if not arrays:

@@ -137,6 +137,21 @@ def static_integer(item: Any, axis: int, x: Array) -> int:
     return index + size if index < 0 else index
 
 
+def outside_as_arrays(x: Array, items: list[Any]) -> list[Any]:
+    """An index in which integers outside of their axes are arrays, for which a mode says what becomes of them."""
+    result, axis = [], 0
+    for item in items:
+        if item is not None and item is not Ellipsis:
+            size = x.shape[axis]
+            is_number = isinstance(item, int | np.integer | np.ndarray) and np.ndim(item) == 0
+            if is_number and isinstance(size, int) and not -size <= item < size:
+                limits = np.iinfo(np.int32)
+                item = asarray(np.int32(np.clip(int(item), limits.min, limits.max)))
+            axis += 1
+        result.append(item)
+    return result
+
+
 def bounds(item: slice, size: int) -> tuple[int, int, int]:
     """The first index, the number of indices, and the step of a slice."""
     if dims.is_dynamic((item.start, item.stop, item.step, size)):

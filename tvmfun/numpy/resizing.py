@@ -258,7 +258,7 @@ def trim_zeros(filt: Any, trim: str = "fb", axis: Axes | None = None) -> Array:
     if not set(sides) <= {"f", "b"} or not sides:
         raise ArgumentError("trim_zeros", "the sides are 'f', 'b' or 'fb'", got=repr(trim))
     if isinstance(x, Tracer):
-        raise unknown_size("trim_zeros", x)
+        raise unknown_size("trim_zeros", x, "a slice of a known size")
     axes = normalize_axes("trim_zeros", axis, x.ndim)
     indices = np.nonzero(x.concrete("trim_zeros").numpy())
     index = []

@@ -66,7 +66,7 @@ __all__ = [
 Axes = int | Sequence[int]
 
 
-def normalize_axis(name: str, axis: int, ndim: int) -> int:
+def normalize_axis(name: str, axis: int, ndim: int, of: str = "an array") -> int:
     """A possibly negative axis as one in ``range(ndim)``.
 
     Raises:
@@ -78,7 +78,7 @@ def normalize_axis(name: str, axis: int, ndim: int) -> int:
     except (AttributeError, TypeError):
         raise ArgumentError(name, "an axis is an integer", got=repr(axis)) from None
     if not -ndim <= index < ndim:
-        raise ShapeError(name, f"an array with {ndim} axes has no such axis", got=f"axis {axis}")
+        raise ShapeError(name, f"{of} with {ndim} axes has no such axis", got=f"axis {axis}")
     return index % ndim
 
 
@@ -87,11 +87,11 @@ def listed(value: Any) -> list:
     return list(value) if isinstance(value, Sequence | np.ndarray) else [value]
 
 
-def normalize_axes(name: str, axis: Axes | None, ndim: int) -> tuple[int, ...]:
+def normalize_axes(name: str, axis: Axes | None, ndim: int, of: str = "an array") -> tuple[int, ...]:
     """Axes given as None (all), one or several, as sorted numbers in ``range(ndim)``."""
     if axis is None:
         return tuple(range(ndim))
-    axes = [normalize_axis(name, a, ndim) for a in listed(axis)]
+    axes = [normalize_axis(name, a, ndim, of) for a in listed(axis)]
     if len(set(axes)) != len(axes):
         raise ShapeError(name, "an axis is given twice", got=str(axis))
     return tuple(sorted(axes))
@@ -204,7 +204,7 @@ def expand_dims(a: NestedArrayLike, axis: Axes = 0) -> Array:
     """Returns the array with axes of size 1 at the given positions of the result."""
     a = asarray(a)
     rank = a.ndim + len(listed(axis))
-    new = normalize_axes("expand_dims", axis, rank)
+    new = normalize_axes("expand_dims", axis, rank, of="a result")
     sizes = iter(a.shape)
     return reshape(a, tuple(1 if i in new else next(sizes) for i in range(rank)))
 

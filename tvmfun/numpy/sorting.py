@@ -204,13 +204,13 @@ def count_nonzero(a: NestedArrayLike, axis: Axes | None = None, keepdims: bool =
     return sum(not_equal(a, 0), axes, keepdims=keepdims)
 
 
-def unknown_size(name: str, x: Array) -> ConcretizationError:
+def unknown_size(name: str, x: Array, hint: str = "size=, the largest number of results") -> ConcretizationError:
     """The error for a result whose shape depends on the elements of a traced array."""
     return ConcretizationError(
         name,
         "the elements of an array that is being traced are not known, but give the result its shape",
         got=repr(x.aval),
-        hint="size=, the largest number of results",
+        hint=hint,
     )
 
 

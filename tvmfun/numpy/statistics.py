@@ -313,7 +313,7 @@ def bincount(
         raise ShapeError("bincount", "the numbers must be a vector", got=repr(x.aval), hint="x.ravel()")
     if length is None:
         if isinstance(x, Tracer):
-            raise unknown_size("bincount", x)
+            raise unknown_size("bincount", x, "length=, the number of bins")
         length = max(minlength, int(np.max(x.concrete("bincount").numpy(), initial=-1)) + 1)
     counted = ones(x.shape, dtypes.int32) if weights is None else asarray(weights)
     if counted.shape != x.shape:
