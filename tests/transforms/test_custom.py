@@ -10,7 +10,7 @@ import tvmfun
 from tvmfun import checkpoint_policies as policies
 from tvmfun import lax, tree
 from tvmfun import numpy as tnp
-from tvmfun.errors import GradientError, TreeError
+from tvmfun.errors import ArgumentError, GradientError, TreeError
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
@@ -252,3 +252,19 @@ def test_a_checkpoint_keeps_second_derivatives_that_are_not_those_of_values():
     np.testing.assert_allclose(second(tvmfun.checkpoint(inner)), second(inner), rtol=1e-6)
     wrapped = tvmfun.checkpoint(lambda x: tvmfun.lax.cond(x > 0, inner, lambda x: x, x))
     np.testing.assert_allclose(second(wrapped), second(inner), rtol=1e-6)
+
+
+def test_arguments_without_derivative_by_name():
+    """In any order, beside those given by position, and as keywords."""
+
+    def power(x, n, scale):
+        return scale * x**n
+
+    clipped = tvmfun.custom_vjp(power, nondiff_argnames="n", nondiff_argnums=2)
+    clipped.defvjp(lambda x, n, scale: (power(x, n, scale), x), lambda n, scale, x, g: (g * 100.0 * n * scale,))
+    assert float(tvmfun.grad(lambda x: clipped(x, n=3, scale=2))(1.5)) == 600.0
+    rule = tvmfun.custom_jvp(power, nondiff_argnames=("scale", "n"))
+    rule.defjvp(lambda n, scale, primals, tangents: (power(*primals, n, scale), 10.0 * n * scale * tangents[0]))
+    assert float(tvmfun.jit(tvmfun.grad(lambda x: rule(x, 3, scale=2)))(1.5)) == 60.0
+    with pytest.raises(ArgumentError, match=r"it has no parameter 'm', got x, n, scale"):
+        tvmfun.custom_vjp(power, nondiff_argnames="m")

@@ -40,7 +40,7 @@ def scalar_of(value: bool | int | float, dtype: np.dtype) -> np.generic:
         ) from None
 
 
-_STATIC = "static_argnums for arguments that are not arrays"
+_STATIC = "a closure, or static_argnums of jit, for values that are not arrays"
 
 
 def abstract(leaf: Any, where: str = "trace", what: str = "an argument", hint: str = _STATIC) -> ShapeDtype:

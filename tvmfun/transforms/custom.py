@@ -22,13 +22,20 @@ from tvmfun.typing import PyTree
 class _Custom:
     """A function with a custom derivative."""
 
-    def __init__(self, fun: Callable, nondiff_argnums: int | Sequence[int] = (), where: str = "") -> None:
+    def __init__(
+        self,
+        fun: Callable,
+        nondiff_argnums: int | Sequence[int] = (),
+        nondiff_argnames: str | Sequence[str] = (),
+        where: str = "",
+    ) -> None:
         if not callable(fun):
             raise ArgumentError(where, "the first argument must be a function", got=type(fun).__name__)
         self._fun = fun
         self._where = where
         numbers = (nondiff_argnums,) if isinstance(nondiff_argnums, int) else tuple(nondiff_argnums)
-        self._static = sorted(numbers)
+        names = (nondiff_argnames,) if isinstance(nondiff_argnames, str) else tuple(nondiff_argnames)
+        self._static = sorted({*numbers, *(_position(where, fun, name) for name in names)})
         update_wrapper(self, fun, updated=())
 
     def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
@@ -73,6 +80,14 @@ class _Custom:
         return leaves, structure, program, captured, traced.out_tree
 
 
+def _position(where: str, fun: Callable, name: str) -> int:
+    """The position of a parameter of a function."""
+    parameters = list(inspect.signature(fun).parameters)
+    if name not in parameters:
+        raise ArgumentError(where, f"it has no parameter {name!r}", got=", ".join(parameters))
+    return parameters.index(name)
+
+
 class custom_vjp(_Custom):  # JAX's name
     r"""A function with a custom reverse mode derivative: ``defvjp(forward, backward)``.
 
@@ -80,6 +95,7 @@ class custom_vjp(_Custom):  # JAX's name
         fun: a function of trees of arrays.
         nondiff_argnums: positions of arguments that are Python values and not arrays. ``backward`` gets them
             first, ``forward`` at their positions.
+        nondiff_argnames: the names of such arguments.
 
     Forward mode and higher orders follow from the same two functions: ``backward`` is linear, so its transpose maps
     tangents to tangents, and both can be differentiated.
@@ -100,8 +116,13 @@ class custom_vjp(_Custom):  # JAX's name
     1.0
     """
 
-    def __init__(self, fun: Callable, nondiff_argnums: int | Sequence[int] = ()) -> None:
-        super().__init__(fun, nondiff_argnums, "custom_vjp")
+    def __init__(
+        self,
+        fun: Callable,
+        nondiff_argnums: int | Sequence[int] = (),
+        nondiff_argnames: str | Sequence[str] = (),
+    ) -> None:
+        super().__init__(fun, nondiff_argnums, nondiff_argnames, "custom_vjp")
         self._rules: tuple[Callable, Callable] | None = None
 
     def defvjp(self, fwd: Callable[..., tuple[PyTree, PyTree]], bwd: Callable[..., tuple]) -> None:
@@ -197,6 +218,7 @@ class custom_jvp(_Custom):  # JAX's name
     Args:
         fun: a function of trees of arrays.
         nondiff_argnums: positions of arguments that are Python values and not arrays; the rule gets them first.
+        nondiff_argnames: the names of such arguments.
 
     Reverse mode is the transpose of the rule, which must be linear in the tangents.
 
@@ -219,8 +241,13 @@ class custom_jvp(_Custom):  # JAX's name
     1.0
     """
 
-    def __init__(self, fun: Callable, nondiff_argnums: int | Sequence[int] = ()) -> None:
-        super().__init__(fun, nondiff_argnums, "custom_jvp")
+    def __init__(
+        self,
+        fun: Callable,
+        nondiff_argnums: int | Sequence[int] = (),
+        nondiff_argnames: str | Sequence[str] = (),
+    ) -> None:
+        super().__init__(fun, nondiff_argnums, nondiff_argnames, "custom_jvp")
         self._rule: Callable | None = None
 
     def defjvp(self, rule: Callable[..., tuple[PyTree, PyTree]]) -> Callable[..., tuple[PyTree, PyTree]]:

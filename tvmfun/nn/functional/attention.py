@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import tvmfun.numpy as tnp
 from tvmfun import dtypes
 from tvmfun.core.array import Array
@@ -32,6 +34,7 @@ def dot_product_attention(
     query_seq_lengths: ArrayLike | None = None,
     key_value_seq_lengths: ArrayLike | None = None,
     local_window_size: int | tuple[int, int] | None = None,
+    implementation: Literal["xla", "cudnn"] | None = None,
     dropout_rate: float = 0.0,
     dropout_key: Key | None = None,
 ) -> Array:
@@ -58,6 +61,7 @@ def dot_product_attention(
         key_value_seq_lengths: integers of shape (B,); keys at or past these lengths are masked.
         local_window_size: how many keys before and after its own position a query attends to, one number or
             (before, after).
+        implementation: for compatibility with JAX: here sizes and the device decide.
         dropout_rate: the probability with which a weight is zeroed; the others are scaled up.
         dropout_key: a key of :mod:`tvmfun.random`; the same key drops the same weights.
 

@@ -38,7 +38,8 @@ def _as_layer(where: str, value: Any) -> Any:
         return value
     if not callable(value):
         what = "there must be layers and functions"
-        raise ArgumentError(where, what, got=type(value).__name__, hint="tree.register_dataclass for a layer")
+        hint = f"{where}(*layers)" if isinstance(value, list | tuple) else "tree.register_dataclass for a layer"
+        raise ArgumentError(where, what, got=type(value).__name__, hint=hint)
     return Function(value)
 
 
