@@ -14,7 +14,7 @@ import pytest
 import tvmfun
 from tvmfun import lax, nn, optim, tree
 from tvmfun import numpy as tnp
-from tvmfun.errors import ArgumentError, ArgumentTypeError, DtypeError, ShapeError, TreeError
+from tvmfun.errors import ArgumentError, ArgumentTypeError, ConcretizationError, DtypeError, ShapeError, TreeError
 
 SCRIPT = Path(__file__).parent / "support" / "wrong_calls.py"
 X = np.ones((2, 3), "float32")
@@ -171,3 +171,29 @@ def test_errors_of_the_user_stay_as_they_are():
         tree.map(lambda x: tnp.max(x, axis=7), W)
     with pytest.raises(TypeError, match=r"^softmax\(\) missing 1 required positional argument: 'x'"):
         nn.functional.softmax()
+
+
+@pytest.mark.parametrize(
+    ("call", "name", "parameter"),
+    [
+        (lambda n: lax.top_k(X, n), "top_k", "k"),
+        (lambda n: tnp.linspace(0, 1, n), "linspace", "num"),
+        (lambda n: nn.one_hot(X.astype("int32"), n), "one_hot", "num_classes"),
+    ],
+)
+def test_numbers_that_are_being_traced(call, name, parameter):
+    """The error names the function that was called, not a conversion inside of it."""
+    message = rf"^\[{name}\] {parameter} must be a Python number, .*got int32\[\].*Try static_argnums of jit"
+    for transform in (tvmfun.jit, lambda f: tvmfun.vmap(f, axis_size=2, in_axes=None)):
+        with pytest.raises(ConcretizationError, match=message):
+            transform(call)(np.int32(1))
+
+
+def test_a_condition_of_the_user_is_not_an_argument():
+    with pytest.raises(ConcretizationError, match=r"^\[bool\(\)\] .*traced in 'choose'"):
+
+        @tvmfun.jit
+        def choose(x):
+            return tree.map(lambda y: y if y > 0 else -y, x)
+
+        choose(1.0)

@@ -24,6 +24,7 @@ import numpy as np
 from tvmfun.errors import (
     ArgumentError,
     ArgumentTypeError,
+    ConcretizationError,
     DtypeError,
     IndexingError,
     ShapeError,
@@ -114,6 +115,12 @@ def bounded(function: _F, name: str = "", wrap_result: Callable[[str, Any], Any]
                 raise wrong from error
             error.rename(name)
             raise
+        except ConcretizationError as error:
+            if not is_ours(error) or not _is_conversion(error):
+                raise
+            wrong = _traced_argument(name, function, args, kwargs)
+            same = ConcretizationError(name, error.what, got=error.got, hint=error.hint)
+            raise wrong or same from error
         except _OF_PYTHON as error:
             if isinstance(error, TvmfunError) or not is_ours(error):
                 raise
@@ -182,6 +189,29 @@ def _annotation_error(error: Exception, name: str, function: Callable, args: tup
     # A value that cannot become an array is a DtypeError, whether or not the parameter is annotated as an array.
     kind = DtypeError if isinstance(error, DtypeError) and "Array" in wrong[1] else _error_class(error)
     return kind(name, f"{wrong[0]} must be {wrong[1]}", got=described(wrong[2]), hint=f"help({name})")
+
+
+def _is_conversion(error: BaseException) -> bool:
+    """Whether an error began with the conversion of an array that is being traced, such as ``bool()``."""
+    while isinstance(error.__cause__, ConcretizationError):
+        error = error.__cause__
+    return isinstance(error, ConcretizationError) and error.where.endswith("()")
+
+
+def _traced_argument(name: str, function: Callable, args: tuple, kwargs: dict) -> ConcretizationError | None:
+    """The error about the first argument that is being traced where the annotation has numbers of Python, or None."""
+    try:
+        bound = inspect.signature(function).bind(*args, **kwargs)
+        hints = typing.get_type_hints(inspect.unwrap(function))
+    except (NameError, TypeError):
+        return None
+    for parameter, value in bound.arguments.items():
+        kinds = typing.get_args(hints.get(parameter)) or (hints.get(parameter),)
+        are_numbers = not {bool, int, float}.isdisjoint(kinds) and np.ndarray not in kinds
+        if are_numbers and type(value).__name__ == "Tracer":
+            what = f"{parameter} must be a Python number, which is known while the function is traced"
+            return ConcretizationError(name, what, got=described(value), hint="static_argnums of jit")
+    return None
 
 
 def _wrong_argument(function: Callable, bound: inspect.BoundArguments) -> tuple[str, str, Any] | None:

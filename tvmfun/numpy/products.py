@@ -404,7 +404,8 @@ def _sizes(inputs: Sequence[str], tensors: Sequence[Array]) -> dict[str, int]:
     for term, x in zip(inputs, tensors, strict=True):
         for letter, size in zip(term, x.shape, strict=True):
             if sizes.setdefault(letter, size) not in (size, 1) and size != 1:
-                raise ShapeError("einsum", f"axis {letter!r} has sizes {sizes[letter]} and {size}", got=repr(x.aval))
+                what = f"axis {letter!r} has sizes {sizes[letter]} and {size}"
+                raise ShapeError("einsum", what, got=" and ".join(repr(x.aval) for x in tensors))
             sizes[letter] = size if sizes[letter] == 1 else sizes[letter]
     return sizes
 

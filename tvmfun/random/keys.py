@@ -121,7 +121,7 @@ def fold_in(key: Key, data: ArrayLike) -> Array:
     if isinstance(data, int):
         if not 0 <= data < 2**32:
             # Its low bits would give the key of another number.
-            raise ArgumentError("fold_in", "the data must be a number of 32 bits, without a sign", got=repr(data))
+            raise ArgumentError("fold_in", "the data must be an unsigned 32-bit integer", got=repr(data))
         data = np.uint32(data)
     aval = abstract(data, "fold_in")
     if not dtypes.is_integer(aval.dtype) or aval.shape:

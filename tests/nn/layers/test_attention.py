@@ -201,9 +201,9 @@ def test_dropout_of_weights():
 
 
 def test_errors():
-    with pytest.raises(ArgumentError, match="num_heads must divide embed_dim, and num_kv_heads num_heads"):
+    with pytest.raises(ArgumentError, match="num_heads must divide embed_dim, and num_kv_heads must divide num_heads"):
         nn.MultiHeadAttention(10, 4, key=random.key(0))
-    with pytest.raises(ArgumentError, match="num_heads must divide embed_dim, and num_kv_heads num_heads"):
+    with pytest.raises(ArgumentError, match="num_heads must divide embed_dim, and num_kv_heads must divide num_heads"):
         attention(num_kv_heads=3)
     with pytest.raises(ArgumentError, match=r"rotary.dim must be at most embed_dim / num_heads, 4, got 6"):
         attention(rotary=nn.RotaryEmbedding(6))

@@ -136,8 +136,9 @@ class MultiHeadAttention:
         where, groups = "MultiHeadAttention", num_heads if num_kv_heads is None else num_kv_heads
         check_positive(where, embed_dim=embed_dim, num_heads=num_heads, num_kv_heads=groups)
         if embed_dim % num_heads or num_heads % groups:
-            text = "num_heads must divide embed_dim, and num_kv_heads num_heads"
-            raise ArgumentError(where, text, got=f"{num_heads}, {embed_dim}, {groups} and {num_heads}")
+            text = "num_heads must divide embed_dim, and num_kv_heads must divide num_heads"
+            got = f"num_heads={num_heads}, embed_dim={embed_dim} and num_kv_heads={groups}"
+            raise ArgumentError(where, text, got=got)
         check_rate(where, dropout)
         width = embed_dim // num_heads
         if rotary is not None and rotary.dim > width:
