@@ -203,6 +203,9 @@ def test_damage_is_found(path):
     assert bits(checkpoints.load(path, GOOD)) == bits(GOOD)
     with pytest.raises(FileNotFoundError):
         checkpoints.load(path.with_name("other"), GOOD)
+    with pytest.raises(FileNotFoundError) as raised:  # which names the file, not the one that would replace it
+        checkpoints.save(path.with_name("none") / "a", GOOD)
+    assert raised.value.filename == str(path.with_name("none") / "a")
 
 
 # -- files -------------------------------------------------------------------------------------------------------

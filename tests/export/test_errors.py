@@ -88,6 +88,29 @@ def test_wrong_arguments(step, args, status, message):
     assert raised.value.status == status
 
 
+def test_wrong_names(tmp_path):
+    """Arguments by name, and keys of dicts: those that are missing, and those too many."""
+
+    def step(state, *, rate):
+        return {"w": state["w"] * rate}
+
+    tvmfun.jit(step).lower({"w": X, "b": X}, rate=0.5).compile().export(tmp_path / "f.so")
+    step = load(tmp_path / "f.so")
+    with pytest.raises(ExportError, match=r"it takes 1 positional arguments and rate, got 1\."):
+        step({"w": X, "b": X})
+    with pytest.raises(ExportError, match=r"it takes 1 positional arguments and rate, got 1 and rate and size\."):
+        step({"w": X, "b": X}, rate=1.0, size=2)
+    with pytest.raises(ExportError, match=r"argument 0 must be a dict of 'b', 'w', got one without 'b' and with 'c'"):
+        step({"w": X, "c": X}, rate=1.0)
+
+
+def test_a_directory_that_does_not_exist(tmp_path):
+    compiled = tvmfun.jit(function).lower(X, X, 2.0).compile()
+    with pytest.raises(FileNotFoundError) as raised:
+        compiled.export(tmp_path / "none" / "f.so")
+    assert raised.value.filename == str(tmp_path / "none" / "f.so")
+
+
 def test_numbers(tmp_path):
     tvmfun.jit(lambda x, n: x * n).lower(X, np.int8(3)).compile().export(tmp_path / "f.so")
     step = load(tmp_path / "f.so")

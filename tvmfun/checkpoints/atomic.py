@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import secrets
@@ -40,6 +41,8 @@ def _new_file(target: Path) -> Iterator[tuple[IO[bytes], Path]]:
     """A new file beside ``target``, locked while it is written, and deleted if writing fails."""
     while True:
         name = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
+        if not target.parent.is_dir():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(target))
         with open(name, "xb") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             try:

@@ -416,7 +416,7 @@ class Step:
         if len(args) != len(tree[0]["tuple"]) or sorted(names) != sorted(expected):
             also = f" and {', '.join(expected)}" if expected else ""
             what = f"it takes {len(tree[0]['tuple'])} positional arguments{also}"
-            raise _error("BAD_ARGUMENT", what, f"{len(args)} and {', '.join(names) or 'none'}", where=self.name)
+            raise _error("BAD_ARGUMENT", what, " and ".join([str(len(args)), *names]), where=self.name)
         for key, (node, value) in enumerate(zip(tree[0]["tuple"], args, strict=True)):
             self._flatten(node, value, f"argument {key}", arrays)
         for name, node in tree[1]["dict"]:
@@ -530,8 +530,13 @@ class Step:
                 raise wrong("None")
         elif "dict" in node:
             keys = [key for key, _ in node["dict"]]
-            if not isinstance(value, Mapping) or set(value) != set(keys):
+            if not isinstance(value, Mapping):
                 raise wrong(f"a dict of {', '.join(map(repr, keys)) or 'nothing'}")
+            if set(value) != set(keys):
+                missing, extra = ([repr(key) for key in a if key not in b] for a, b in ((keys, value), (value, keys)))
+                got = [f"{kind} {', '.join(some)}" for kind, some in (("without", missing), ("with", extra)) if some]
+                what = f"{path} must be a dict of {', '.join(map(repr, keys)) or 'nothing'}"
+                raise _error("BAD_ARGUMENT", what, f"one {' and '.join(got)}", where=self.name)
             for key, child in node["dict"]:
                 self._flatten(child, value[key], f"{path}[{key!r}]", found)
         elif "list" in node or "tuple" in node:

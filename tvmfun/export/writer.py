@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
@@ -60,6 +61,8 @@ def write(
         values: initial values by the names of arguments.
         compiler: the command of a C compiler.
     """
+    if not Path(path).absolute().parent.is_dir():  # before anything is compiled
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
     targets = list(map(_resolved, targets))
     is_for_gpus = _is_for_gpus(targets)
     if is_for_gpus and program.sizes:
