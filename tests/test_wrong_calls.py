@@ -197,3 +197,13 @@ def test_a_condition_of_the_user_is_not_an_argument():
             return tree.map(lambda y: y if y > 0 else -y, x)
 
         choose(1.0)
+
+
+def test_arguments_that_an_inner_function_needs():
+    """The optimizer's own name, not that of the part that takes them."""
+    optimizer = optim.lbfgs()
+    state = optimizer.init(X)
+    with pytest.raises(
+        ArgumentTypeError, match=r"^\[lbfgs.update\] it needs the arguments value=, grad=, value_fn=, got"
+    ):
+        optimizer.update(X, state, X)

@@ -39,6 +39,9 @@ _ABOUT_ARGUMENTS = (ArgumentError, DtypeError, IndexingError, ShapeError, TreeEr
 #: Errors of Python about values of a wrong kind.
 _OF_PYTHON = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
+# Python's error names the function inside that lacks them.
+_MISSING = re.compile(r"missing \d+ required keyword-only arguments?: (.+)")
+
 _STANDARD = sysconfig.get_paths()["stdlib"]
 _INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("purelib", "platlib"))
 _OTHERS = ("ml_dtypes", "numpy", "opt_einsum", "optree", "tvm", "tvm_ffi")
@@ -170,6 +173,9 @@ def _explained(error: Exception, name: str, function: Callable, args: tuple, kwa
     values = [described(value) for value in args] + [f"{key}={described(value)}" for key, value in kwargs.items()]
     reason = str(error).rstrip(".").replace("\n", " ")
     what = f"it cannot work with these arguments: {reason}"
+    if missing := _MISSING.search(reason):
+        names = re.findall(r"'(\w+)'", missing[1])
+        what = f"it needs the arguments {', '.join(f'{one}=' for one in names)}"
     return _error_class(error)(name, what, got=", ".join(values) or "none", hint=f"help({name})")
 
 
