@@ -242,6 +242,12 @@ def test_batches_half_precision_and_empty_arrays():
     assert special.gammainc(np.zeros((0,)), 1.0).shape == (0,)
 
 
+def test_the_least_numbers():
+    p = np.array([1e-45, 1e-40, 1e-38, 1e-30], "float32")
+    np.testing.assert_allclose(special.ndtri(p), scipy.special.ndtri(p.astype("float64")), rtol=1e-6)
+    assert not np.signbit(special.entr(np.float32(0)))
+
+
 def test_names_of_jax_that_are_missing_are_listed():
     names = {name for name in dir(jax.scipy.special) if not name.startswith("_")}
     assert names - set(special.__all__) <= {"sph_harm_y", "wofz"}

@@ -30,7 +30,7 @@ _XLOG1PY = compiled()(
     )
 )
 _XLOGX = with_partials(lambda x: _XLOGY(x, x), (lambda o, x: tnp.log(x) + 1,))
-_ENTR = compiled()(lambda x: tnp.where(x < 0, -math.inf, -_XLOGX(x)))
+_ENTR = compiled()(lambda x: tnp.where(x < 0, -math.inf, 0.0 - _XLOGX(x)))
 
 
 def xlogy(x: ArrayLike, y: ArrayLike) -> Array:

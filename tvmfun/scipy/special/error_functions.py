@@ -107,7 +107,7 @@ def _ndtri(p: Array) -> Array:
     r = tnp.sqrt(-2 * tnp.log(tail))
     x = (2.515517 + r * (0.802853 + r * 0.010328)) / (1 + r * (1.432788 + r * (0.189269 + r * 0.001308))) - r
     for _ in range(2):
-        error = (_NDTR(x) - tail) * (_ROOT_2PI * tnp.exp(x * x / 2))
+        error = (_NDTR(x) - tail) / tnp.exp(-x * x / 2) * _ROOT_2PI
         x = x - error / (1 + x * error / 2)
     x = tnp.where(safe > 0.5, -x, x)
     center = math.sqrt(2) * lax.erf_inv(2 * safe - 1)
