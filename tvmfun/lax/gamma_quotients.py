@@ -172,6 +172,7 @@ def log_beta_density(a: Array, b: Array, x: Array) -> Array:
 
 
 def _both_large(where: Array, k: Array, m: Array, p: Array) -> Array:
+    """:func:`log_binomial` where both numbers are large: Loader's saddle-point expansion around the mean."""
     k, m, p = tnp.where(where, k, _LARGE), tnp.where(where, m, _LARGE), tnp.where(where, p, 0.5)
     above = m * p - k * (1 - p)
     trials = k + m
@@ -181,6 +182,7 @@ def _both_large(where: Array, k: Array, m: Array, p: Array) -> Array:
 
 
 def _one_small(except_where: Array, k: Array, m: Array, p: Array) -> Array:
+    """:func:`log_binomial` where a number is small, so that its own factorial cancels nothing."""
     k, m, p = (tnp.where(except_where, other, x) for x, other in ((k, 1.0), (m, 1.0), (p, 0.5)))
     is_first = k <= m
     small, large = tnp.where(is_first, k, m), tnp.where(is_first, m, k)
