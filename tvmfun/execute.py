@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
+from functools import lru_cache
 from operator import attrgetter
 from threading import local
 from typing import Any
@@ -312,7 +313,7 @@ _OPS_KEPT = 1024
 
 def _run_op(op: Op, args: tuple, params: dict) -> Any:
     """Applies one op to arrays. Numbers are passed as arrays, so that a different number does not recompile."""
-    arrays = [_operand(arg, op.name) for arg in args]
+    arrays = [_operand(arg, op) for arg in args]
     device = arrays[0].device if arrays else CPU
     if any(array.device != device for array in arrays[1:]):
         # Arrays made on the CPU, such as masks and indices, go to the GPU of the others.
@@ -351,11 +352,18 @@ def _view(op: Op, array: DeviceArray, params: dict) -> DeviceArray:
     return result
 
 
-def _operand(value: Any, where: str) -> DeviceArray:
+def _operand(value: Any, op: Op) -> DeviceArray:
     # Within the library a NumPy scalar is a Python scalar whose dtype has been decided.
     if isinstance(value, np.generic):
-        return device_array(value, weak=True)
-    return as_device_array(value, where)
+        # Who gets a view may write to it by way of another library.
+        return device_array(value, weak=True) if op.view else _number(value.dtype, value.tobytes())
+    return as_device_array(value, op.name)
+
+
+@lru_cache(maxsize=1024)
+def _number(dtype: np.dtype, content: bytes) -> DeviceArray:
+    """A number as an array, which takes longer to make than to add to another one."""
+    return device_array(np.frombuffer(content, dtype)[0], weak=True)
 
 
 install_evaluator(_run_op, _run_program)

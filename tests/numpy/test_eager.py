@@ -11,6 +11,7 @@ import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun.counters import counted
 from tvmfun.errors import ArgumentError, ConcretizationError, DtypeError, IndexingError, ShapeError
+from tvmfun.ops import shape as shapes
 
 RNG = np.random.default_rng(3)
 X = RNG.integers(-4, 5, (3, 4)).astype("int32")
@@ -218,3 +219,17 @@ def test_methods():
     same(x.view("int32" if x.dtype.itemsize == 4 else "int64"), REAL.view(f"int{8 * REAL.itemsize}"))
     with pytest.raises(DtypeError, match="same number of bits"):
         x.view("int16")
+
+
+def test_numbers_are_arrays_that_do_not_change():
+    """Ops one by one keep them: results are others, also where they are donated, or written to through a view."""
+    doubled = tvmfun.jit(lambda x: x * 2, donate_argnums=0)
+    for _ in range(3):
+        total = tnp.asarray(1.0) + 5.0
+        assert float(doubled(total)) == 12.0
+        for number in (5.0, -0.0, 0.0, np.nan, True, 5):
+            np.testing.assert_array_equal(tnp.add(tnp.zeros((2,), "float32"), number), np.full(2, number, "float32"))
+            assert np.signbit(tnp.add(tnp.asarray(-0.0), number)) == np.signbit(np.float32(-0.0) + np.float32(number))
+        view = shapes.reshape(np.float32(5), shape=(1,))
+        assert float(doubled(view)[0]) == 10.0
+    assert (tnp.asarray([1], "int8") + 1).dtype == "int8" and (tnp.asarray([1.0], "bfloat16") + 1).dtype == "bfloat16"
