@@ -99,6 +99,8 @@ def test_modes_of_static_integers_outside_of_the_array(index):
         got = compile_(lambda x: outcome(tnp, tvmfun.grad, x))(tnp.asarray(X))
         for ours, theirs in zip(got, expected, strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-12)
+    doubled = tnp.asarray(X).at[index].apply(lambda x: 2 * x, mode="drop")
+    np.testing.assert_allclose(doubled, tnp.asarray(X).at[index].multiply(2, mode="drop"))
     for name, options in (("get", {}), ("set", {}), ("get", {"mode": "promise_in_bounds"})):
         with pytest.raises(IndexingError, match=r"axis \d has \d elements"):
             getattr(tnp.asarray(X).at[index], name)(*([1.0] if name == "set" else []), **options)

@@ -133,3 +133,55 @@ def test_derivatives(order):
             step[:, number] = 1e-6 * pairs[:, number]
             expected = (value(pairs + step) - value(pairs - step)) / (2 * step[:, number])
             np.testing.assert_allclose(slope, expected, rtol=2e-4, atol=1e-5)
+
+
+def test_the_ends_of_what_is_possible():
+    """Quotients that no float32 holds, infinite and negative arguments, and the ends of supports."""
+    single = lambda *values: [np.float32(value) for value in values]
+    for function, oracle, arguments in [
+        (stats.gamma.logpdf, scipy.stats.gamma.logpdf, (1e-36, 1000)),
+        (stats.gamma.logpdf, scipy.stats.gamma.logpdf, (1e-40, 8)),
+        (stats.gamma.logpdf, scipy.stats.gamma.logpdf, (0.1, np.inf)),
+        (stats.chi2.logpdf, scipy.stats.chi2.logpdf, (1e-36, 1000)),
+        (stats.beta.logpdf, scipy.stats.beta.logpdf, (1e-36, 1000, 1000)),
+        (stats.beta.logpdf, scipy.stats.beta.logpdf, (0.0, 1.0, 3.0)),
+        (stats.poisson.logpmf, scipy.stats.poisson.logpmf, (0, 0)),
+        (stats.binom.logpmf, scipy.stats.binom.logpmf, (20, 20, 1.0)),
+        (stats.binom.logpmf, scipy.stats.binom.logpmf, (0, 20, 0.0)),
+        (stats.binom.logpmf, scipy.stats.binom.logpmf, (9, 20, 0.0)),
+        (stats.nbinom.logpmf, scipy.stats.nbinom.logpmf, (0, -1, 0.5)),
+        (stats.betabinom.logpmf, scipy.stats.betabinom.logpmf, (231278, 989820, 0.875, 0.125)),
+        (special.betaln, scipy.special.betaln, (1e8, -0.5)),
+        (special.poch, scipy.special.poch, (8.0, np.inf)),
+        (special.gammaincc, scipy.special.gammaincc, (1e-30, 1e-10)),
+    ]:
+        values = single(*arguments)
+        expected = oracle(*(float(value) for value in values))
+        np.testing.assert_allclose(function(*values), expected, rtol=2e-6, atol=1e-28, err_msg=str(arguments))
+    assert stats.poisson.logpmf(0.0, np.inf) == -np.inf
+    for function, number, point in [
+        (stats.beta.logpdf, 2, (0.0, 8.0, 8.0)),
+        (stats.beta.pdf, 1, (1.0, 8.0, 9.0)),
+        (stats.nbinom.logpmf, 1, (8.0, 8.0, 1.0)),
+        (stats.gamma.logpdf, 1, (0.0, 9.0)),
+    ]:
+        assert not np.isnan(tvmfun.grad(function, argnums=number)(*point))
+
+
+def test_probabilities_that_do_not_add_up():
+    """Gradients by them are those of the formula, as an optimizer with a multiplier needs."""
+    x, p, alpha = np.array([1.0, 2.0, 3.0]), np.array([0.2, 0.3, 0.5]), np.array([10.0, 20.0, 30.0])
+    np.testing.assert_allclose(tvmfun.grad(lambda p: stats.multinomial.logpmf(x, 6.0, p))(p), x / p)
+    np.testing.assert_allclose(tvmfun.grad(lambda x: stats.dirichlet.logpdf(x, alpha))(p), (alpha - 1) / p)
+    less = stats.multinomial.logpmf(x, 6.0, 0.9 * p) - stats.multinomial.logpmf(x, 6.0, p)
+    np.testing.assert_allclose(less, 6 * np.log(0.9))
+
+
+def test_elements_that_converge_at_different_times():
+    """Those that have converged take the steps of the others without losing digits."""
+    a, b, x = spread(-2, 2, 1), spread(-2, 2, 2), np.random.default_rng(3).uniform(0, 1, COUNT).astype("float32")
+    exact = x.astype("float64")
+    single = [value.astype("float32") for value in (a, b)]
+    np.testing.assert_allclose(special.betainc(*single, x), scipy.special.betainc(a, b, exact), atol=1e-5)
+    np.testing.assert_allclose(special.gammainc(*single), scipy.special.gammainc(a, b), atol=3e-6)
+    np.testing.assert_allclose(special.gammaincc(*single), scipy.special.gammaincc(a, b), atol=3e-6)

@@ -64,20 +64,27 @@ def _stirling_remainder(x: Array) -> Array:
     return inverse * _polynomial(inverse * inverse, _STIRLING)
 
 
-def _log_minus(y: Array, x: Array) -> Array:
-    r""":math:`\ln y - x` of :math:`y = 1 + x`, of which ``x`` has the digits near 0 and ``y`` elsewhere."""
+def _log_quotient(a: Array, b: Array) -> Array:
+    """``log(a / b)``, also where the quotient is too large or too small for its type."""
+    quotient = a / b
+    is_normal = tnp.logical_and(quotient > float(tnp.finfo(a.dtype).tiny), quotient < math.inf)
+    return tnp.where(is_normal, tnp.log(tnp.where(is_normal, quotient, 1.0)), tnp.log(a) - tnp.log(b))
+
+
+def _log_minus(log: Array, x: Array) -> Array:
+    r""":math:`\ln(1 + x) - x` of ``x`` and the logarithm, which has all digits where ``x`` is not near 0."""
     is_near = tnp.abs(x) < _NEAR_ONE
     near = tnp.where(is_near, x, 0.0)
     # ln(1 + x) = 2 artanh(r), of which 2 r - x = -x r.
     r = near / (2 + near)
     square = r * r
     series = r * (2 * square * _polynomial(square, [1 / k for k in range(3, 37, 2)]) - near)
-    return tnp.where(is_near, series, tnp.log(tnp.where(is_near, 1.0, y)) - x)
+    return tnp.where(is_near, series, log - x)
 
 
 def lgamma1p(x: Array) -> Array:
     r""":math:`\ln \Gamma(1 + x)`, elementwise, with all digits also near 0."""
-    is_near = x < _NEAR_ZERO
+    is_near = tnp.abs(x) < _NEAR_ZERO
     near, far = tnp.where(is_near, x, 0.0), tnp.where(is_near, 1.0, x)
     return tnp.where(is_near, near * _polynomial(near, _LGAMMA_AT_ONE), elementwise.lgamma(1 + far))
 
@@ -89,7 +96,7 @@ def log_gamma_ratio(x: Array, step: Array) -> Array:
     9.21034
     """
     end = x + step
-    is_large = tnp.minimum(x, end) >= _LARGE
+    is_large = tnp.logical_and(tnp.minimum(x, end) >= _LARGE, end < math.inf)
     y, s = tnp.where(is_large, x, _LARGE), tnp.where(is_large, step, 0.0)
     far = (y + s - 0.5) * tnp.log1p(s / y) - s + s * tnp.log(y)
     far = far + _stirling_remainder(y + s) - _stirling_remainder(y)
@@ -118,13 +125,15 @@ def log_poisson(k: Array, mean: Array) -> Array:
     >>> round(float(log_poisson(tnp.asarray(1e6), tnp.asarray(1e6))), 5)
     -7.82669
     """
-    is_large = k >= _LARGE
-    n = tnp.where(is_large, k, _LARGE)
-    many = tnp.where(is_large, mean, _LARGE)
-    far = n * _log_minus(many / n, (many - n) / n)
+    is_infinite = tnp.logical_or(k == math.inf, mean == math.inf)
+    k, mean = tnp.where(is_infinite, 1.0, k), tnp.where(is_infinite, 1.0, mean)
+    is_large = tnp.logical_and(k >= _LARGE, mean > 0)
+    n, many = tnp.where(is_large, k, _LARGE), tnp.where(is_large, mean, _LARGE)
+    far = n * _log_minus(_log_quotient(many, n), (many - n) / n)
     far = far - 0.5 * tnp.log(2 * math.pi * n) - _stirling_remainder(n)
-    few = tnp.where(is_large, 1.0, k)
-    return tnp.where(is_large, far, _times_log(few, tnp.where(is_large, 1.0, mean)) - mean - lgamma1p(few))
+    few, rare = tnp.where(is_large, 1.0, k), tnp.where(is_large, 1.0, mean)
+    value = tnp.where(is_large, far, _times_log(few, rare) - rare - lgamma1p(few))
+    return tnp.where(is_infinite, -math.inf, value)
 
 
 def log_gamma_density(a: Array, x: Array) -> Array:
@@ -133,12 +142,11 @@ def log_gamma_density(a: Array, x: Array) -> Array:
     >>> round(float(log_gamma_density(tnp.asarray(1e6), tnp.asarray(1e6))), 5)
     -7.82669
     """
-    is_small, is_large = a < 1, a >= _LARGE
+    is_small, is_large = a < 1, tnp.logical_and(a >= _LARGE, tnp.logical_and(a < math.inf, x > 0))
     b, y = tnp.where(is_small, a, 1.0), tnp.where(is_small, x, 1.0)
     small = (b - 1) * tnp.log(y) - y - elementwise.lgamma(b)
     # From a large number, 1 cannot be subtracted.
-    ratio = a / tnp.where(x > 0, x, 1.0)
-    large = tnp.log(tnp.where(is_large, ratio, 1.0))
+    large = _log_quotient(*(tnp.where(is_large, value, 1.0) for value in (a, x)))
     k = tnp.where(is_small, 0.0, tnp.where(is_large, a, a - 1))
     return tnp.where(is_small, small, log_poisson(k, tnp.where(is_small, 1.0, x)) + large)
 
@@ -152,7 +160,7 @@ def log_binomial(k: Array, m: Array, p: Array) -> Array:
     >>> round(float(log_binomial(tnp.asarray(1e5), tnp.asarray(1e5), tnp.asarray(0.5))), 5)
     -6.32883
     """
-    are_large = tnp.minimum(k, m) >= _LARGE
+    are_large = tnp.logical_and(tnp.minimum(k, m) >= _LARGE, tnp.logical_and(p > 0, p < 1))
     return tnp.where(are_large, _both_large(are_large, k, m, p), _one_small(are_large, k, m, p))
 
 
@@ -162,11 +170,9 @@ def log_beta_density(a: Array, b: Array, x: Array) -> Array:
     >>> round(float(log_beta_density(tnp.asarray(2.0), tnp.asarray(1e6), tnp.asarray(1e-6))), 4)
     12.8155
     """
-    are_large = tnp.minimum(a, b) >= _LARGE
+    are_large = tnp.logical_and(tnp.minimum(a, b) >= _LARGE, tnp.logical_and(x > 0, x < 1))
     k, m, y = (tnp.where(are_large, value, other) for value, other in ((a, _LARGE), (b, _LARGE), (x, 0.5)))
-    inside = tnp.logical_and(y > 0, y < 1)
-    ratio = k * (m / (k + m)) / tnp.where(inside, y * (1 - y), 1.0)
-    large = log_binomial(k, m, y) + tnp.log(ratio)
+    large = log_binomial(k, m, y) + _log_quotient(k * (m / (k + m)), y * (1 - y))
     a, b, x = (tnp.where(are_large, other, value) for value, other in ((a, 1.0), (b, 1.0), (x, 0.5)))
     return tnp.where(are_large, large, _times_log(a - 1, x) + _times_log1p(b - 1, -x) - log_beta(a, b))
 
@@ -176,7 +182,8 @@ def _both_large(where: Array, k: Array, m: Array, p: Array) -> Array:
     k, m, p = tnp.where(where, k, _LARGE), tnp.where(where, m, _LARGE), tnp.where(where, p, 0.5)
     above = m * p - k * (1 - p)
     trials = k + m
-    value = k * _log_minus(trials * p / k, above / k) + m * _log_minus(trials * (1 - p) / m, -above / m)
+    value = k * _log_minus(_log_quotient(trials * p, k), above / k)
+    value = value + m * _log_minus(_log_quotient(trials * (1 - p), m), -above / m)
     value = value - 0.5 * tnp.log(2 * math.pi * k * (m / trials))
     return value + _stirling_remainder(k + m) - _stirling_remainder(k) - _stirling_remainder(m)
 
@@ -204,10 +211,10 @@ def _one_small(except_where: Array, k: Array, m: Array, p: Array) -> Array:
 
 
 def _times_log(x: Array, y: Array) -> Array:
-    """``x * log(y)``, 0 where both are."""
-    return x * tnp.log(tnp.where(tnp.logical_and(x == 0, y == 0), 1.0, y))
+    """``x * log(y)``, 0 where ``x`` is."""
+    return x * tnp.log(tnp.where(tnp.logical_and(x == 0, y <= 0), 1.0, y))
 
 
 def _times_log1p(x: Array, y: Array) -> Array:
-    """``x * log(1 + y)``, 0 where both factors are."""
-    return x * tnp.log1p(tnp.where(tnp.logical_and(x == 0, y == -1), 0.0, y))
+    """``x * log(1 + y)``, 0 where ``x`` is."""
+    return x * tnp.log1p(tnp.where(tnp.logical_and(x == 0, y <= -1), 0.0, y))

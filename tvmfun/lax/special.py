@@ -65,11 +65,18 @@ def no_derivative(name: str, argument: str) -> Callable[..., NoReturn]:
     return partial
 
 
+# A continued fraction has converged if a step changes no more than its roundings. All elements take the steps of the
+# slowest one.
+_ROUNDINGS = 3
+
+
 def _eps(x: Array) -> float:
     return float(tnp.finfo(x.dtype).eps)
 
 
-def until_converged(step: Callable, start: tuple, converged: Callable, slack: float = 1.0, most: int = 10_000) -> tuple:
+def until_converged(
+    step: Callable, start: tuple, converged: Callable, slack: float = 1.0, most: int = 100_000
+) -> tuple:
     """The state after steps ``step(k, state)``, k = 1, 2, ..., until ``converged(old, new)`` of all elements.
 
     Args:
@@ -120,7 +127,7 @@ def _gamma_fraction(a: Array, x: Array, slack: float) -> Array:
         return p0, p1, q0, q1, p1 / q1
 
     def converged(old: tuple, new: tuple) -> Array:
-        return tnp.logical_not(tnp.abs(new[-1] - old[-1]) > eps * tnp.abs(new[-1]))
+        return tnp.logical_not(tnp.abs(new[-1] - old[-1]) > _ROUNDINGS * eps * tnp.abs(new[-1]))
 
     b = x + 1 - a
     return until_converged(step, (zero, one, one, b, 1 / b), converged, slack)[-1]
@@ -142,7 +149,7 @@ def _incomplete_gamma(a: Array, x: Array, upper: bool) -> Array:
     log_low = log_factor + tnp.log1p(_gamma_series(a_series, x_series, 1.0))
     high = a * tnp.exp(log_factor) * _gamma_fraction(a_fraction, x_fraction, 1.0)
     if upper:
-        result = tnp.where(by_fraction, high, -tnp.expm1(tnp.minimum(log_low, 0.0)))
+        result = tnp.where(by_fraction, high, 0.0 - tnp.expm1(tnp.minimum(log_low, 0.0)))
         at_zero, at_infinity = 1.0, 0.0
     else:
         result = tnp.where(by_fraction, 1 - high, tnp.exp(tnp.minimum(log_low, 0.0)))
@@ -276,7 +283,7 @@ def _beta_fraction(a: Array, b: Array, x: Array, slack: float) -> Array:
         return level(odd, *level(even, *state))
 
     d = 1 / away_from_zero(1 - (a + b) * x / (a + 1))
-    converged = lambda old, new: tnp.logical_not(tnp.abs(new[2] - old[2]) > eps * tnp.abs(new[2]))
+    converged = lambda old, new: tnp.logical_not(tnp.abs(new[2] - old[2]) > _ROUNDINGS * eps * tnp.abs(new[2]))
     return until_converged(step, (one, d, d), converged, slack)[2]
 
 

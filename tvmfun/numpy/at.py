@@ -163,7 +163,7 @@ class At:
             raise ArgumentTypeError(
                 "apply", "it takes a function of arrays", got=repr(function), hint="lambda x: 2 * x"
             )
-        mode = "clip" if options.get("mode") == "clip" else "promise_in_bounds"
+        mode = "promise_in_bounds" if options.get("mode") in (None, "promise_in_bounds") else "clip"
         values = self.get(mode=mode)
         once = lambda values: _broadcast_values(_values(x, function(values)), values.shape)
         if options.get("unique_indices") or not values.size or not any(map(is_array, normalized(x, index))):

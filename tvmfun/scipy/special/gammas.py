@@ -71,7 +71,7 @@ def gamma(x: ArrayLike) -> Array:
 
 
 def _betaln(a: Array, b: Array) -> Array:
-    is_plain = tnp.logical_or(a <= 0, b <= 0)
+    is_plain = tnp.logical_and(tnp.minimum(a, b) <= 0, a + b < 8)
     plain = lax.lgamma(a) + lax.lgamma(b) - lax.lgamma(a + b)
     return tnp.where(is_plain, plain, log_beta(tnp.where(is_plain, 1.0, a), tnp.where(is_plain, 1.0, b)))
 

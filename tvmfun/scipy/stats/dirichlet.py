@@ -29,10 +29,11 @@ def logpdf(x: ArrayLike, alpha: ArrayLike) -> Array:
         x = tnp.concatenate([x, 1 - tnp.sum(x, axis=0, keepdims=True)])
     column = tnp.reshape(alpha, (-1,) + (1,) * (x.ndim - 1))
     inside = tnp.logical_and(tnp.all(x > 0, axis=0), tnp.abs(tnp.sum(x, axis=0) - 1) < 1e-6)
-    # Of the densities of gamma distributions, given their sum.
+    # The densities of gamma distributions, given their sum. The last term is 0 if the probabilities add up to 1.
     total, x = tnp.sum(alpha), tnp.where(x > 0, x, 1.0)
-    value = tnp.sum(log_poisson(column, total * x) + tnp.log(column / x), axis=0)
-    return tnp.where(inside, value - log_poisson(total, total) - tnp.log(total), -math.inf)
+    value = tnp.sum(log_poisson(column, total * x) + tnp.log(column) - tnp.log(x), axis=0)
+    value = value - log_poisson(total, total) - tnp.log(total) + total * (tnp.sum(x, axis=0) - 1)
+    return tnp.where(inside, value, -math.inf)
 
 
 def pdf(x: ArrayLike, alpha: ArrayLike) -> Array:

@@ -20,8 +20,8 @@ def logpmf(x: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
         p: the probabilities of the outcomes along the last axis.
     """
     x, n, p = arrays("logpmf", x, n, p)
-    # The counts of Poisson processes of these means, whose sum is n.
-    value = tnp.sum(log_poisson(x, n[..., None] * p), axis=-1) - log_poisson(n, n)
+    # The counts of Poisson processes, given their sum. The last term is 0 if the probabilities add up to 1.
+    value = tnp.sum(log_poisson(x, n[..., None] * p), axis=-1) - log_poisson(n, n) + n * (tnp.sum(p, axis=-1) - 1)
     return tnp.where(n == tnp.sum(x, axis=-1), value, -math.inf)
 
 

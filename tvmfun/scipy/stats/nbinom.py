@@ -22,7 +22,8 @@ def logpmf(k: Any, n: Any, p: Any, loc: Any = 0) -> Array:
     outside = tnp.logical_or(k < 0, tnp.floor(k) != k)
     k = tnp.where(outside, 1.0, k)
     # The last trial is a success.
-    return tnp.where(outside, -math.inf, log_binomial(n, k, p) + tnp.log(n / (n + k)))
+    value = tnp.where(n < 0, math.nan, log_binomial(n, k, p) + tnp.log(n / (n + k)))
+    return tnp.where(outside, -math.inf, value)
 
 
 def pmf(k: ArrayLike, n: ArrayLike, p: ArrayLike, loc: ArrayLike = 0) -> Array:
