@@ -100,7 +100,7 @@ def test_wrong_names(tmp_path):
         step({"w": X, "b": X})
     with pytest.raises(ExportError, match=r"it takes 1 positional arguments and rate, got 1 and rate and size\."):
         step({"w": X, "b": X}, rate=1.0, size=2)
-    with pytest.raises(ExportError, match=r"argument 0 must be a dict of 'b', 'w', got one without 'b' and with 'c'"):
+    with pytest.raises(ExportError, match=r"argument 0 must be a dict of 'b', 'w', got one of 'w', 'c'"):
         step({"w": X, "c": X}, rate=1.0)
 
 

@@ -522,7 +522,8 @@ class Step:
 
     def _flatten(self, node: Any, value: Any, path: str, found: list[Any]) -> None:
         """Adds the leaves of a value that has the structure of a node of the manifest."""
-        wrong = lambda what: _error("BAD_ARGUMENT", f"{path} must be {what}", type(value).__name__, where=self.name)
+        kind = type(value).__name__
+        wrong = lambda what, got=kind: _error("BAD_ARGUMENT", f"{path} must be {what}", got, where=self.name)
         if node == "*":
             found.append(value)
         elif node is None:
@@ -530,13 +531,9 @@ class Step:
                 raise wrong("None")
         elif "dict" in node:
             keys = [key for key, _ in node["dict"]]
-            if not isinstance(value, Mapping):
-                raise wrong(f"a dict of {', '.join(map(repr, keys)) or 'nothing'}")
-            if set(value) != set(keys):
-                missing, extra = ([repr(key) for key in a if key not in b] for a, b in ((keys, value), (value, keys)))
-                got = [f"{kind} {', '.join(some)}" for kind, some in (("without", missing), ("with", extra)) if some]
-                what = f"{path} must be a dict of {', '.join(map(repr, keys)) or 'nothing'}"
-                raise _error("BAD_ARGUMENT", what, f"one {' and '.join(got)}", where=self.name)
+            if not isinstance(value, Mapping) or set(value) != set(keys):
+                got = f"one of {', '.join(map(repr, value)) or 'nothing'}" if isinstance(value, Mapping) else kind
+                raise wrong(f"a dict of {', '.join(map(repr, keys)) or 'nothing'}", got)
             for key, child in node["dict"]:
                 self._flatten(child, value[key], f"{path}[{key!r}]", found)
         elif "list" in node or "tuple" in node:
