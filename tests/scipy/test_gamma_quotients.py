@@ -178,7 +178,7 @@ def test_probabilities_that_do_not_add_up():
 
 
 def test_elements_that_converge_at_different_times():
-    """Those that have converged take the steps of the others without losing digits."""
+    """Converged elements take the steps of the others without losing digits."""
     a, b, x = spread(-2, 2, 1), spread(-2, 2, 2), np.random.default_rng(3).uniform(0, 1, COUNT).astype("float32")
     exact = x.astype("float64")
     single = [value.astype("float32") for value in (a, b)]
