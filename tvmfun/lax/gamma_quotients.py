@@ -48,7 +48,7 @@ def _polynomial(x: Array, coefficients: Sequence[float]) -> Array:
     return total
 
 
-def in_order(a: Array, b: Array) -> tuple[Array, Array]:
+def _in_order(a: Array, b: Array) -> tuple[Array, Array]:
     """The smaller and the larger number, elementwise.
 
     Functions that do not depend on the order have the right second derivatives also where both are the same: there a
@@ -110,13 +110,23 @@ def log_beta(a: Array, b: Array) -> Array:
     >>> round(float(log_beta(tnp.asarray(3.0), tnp.asarray(1e8))), 4)
     -54.5689
     """
-    small, large = in_order(a, b)
+    small, large = _in_order(a, b)
     are_large = small >= _LARGE
     p, q = tnp.where(are_large, small, _LARGE), tnp.where(are_large, large, _LARGE)
     far = 0.5 * tnp.log(2 * math.pi * (1 / p + 1 / q)) - p * tnp.log1p(q / p) - q * tnp.log1p(p / q)
     far = far + _stirling_remainder(p) + _stirling_remainder(q) - _stirling_remainder(p + q)
     p, q = tnp.where(are_large, 1.0, small), tnp.where(are_large, 1.0, large)
     return tnp.where(are_large, far, elementwise.lgamma(p) - log_gamma_ratio(q, p))
+
+
+def log_binomial_coefficient(k: Array, m: Array) -> Array:
+    r""":math:`\ln(\Gamma(k + m + 1) / (\Gamma(k + 1) \Gamma(m + 1)))`, elementwise.
+
+    >>> round(float(log_binomial_coefficient(tnp.asarray(2.0), tnp.asarray(3.0))), 5)
+    2.30259
+    """
+    few, others = _in_order(k, m)
+    return log_gamma_ratio(others + 1, few) - lgamma1p(few)
 
 
 def log_poisson(k: Array, mean: Array) -> Array:

@@ -11,7 +11,7 @@ from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.core.leaf import abstract
 from tvmfun.errors import ArgumentError, DtypeError
-from tvmfun.lax.gamma_quotients import in_order, lgamma1p, log_beta, log_gamma_ratio
+from tvmfun.lax.gamma_quotients import log_beta, log_binomial_coefficient, log_gamma_ratio
 from tvmfun.lax.special import BERNOULLI, in_full_precision
 from tvmfun.lax.staging import compiled, with_partials
 from tvmfun.typing import ArrayLike
@@ -188,8 +188,7 @@ def factorial(n: ArrayLike, exact: bool = False) -> Array:
 def _comb(n: Array, k: Array) -> Array:
     inside = tnp.logical_and(k <= n, tnp.logical_and(n >= 0, k >= 0))
     n, k = tnp.where(inside, n, 0.0), tnp.where(inside, k, 0.0)
-    few, others = in_order(k, n - k)
-    return tnp.where(inside, tnp.exp(log_gamma_ratio(others + 1, few) - lgamma1p(few)), 0.0)
+    return tnp.where(inside, tnp.exp(log_binomial_coefficient(k, n - k)), 0.0)
 
 
 _COMB = compiled()(_comb)

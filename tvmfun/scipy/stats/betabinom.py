@@ -10,7 +10,7 @@ from typing import Any
 
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
-from tvmfun.lax.gamma_quotients import in_order, lgamma1p, log_beta, log_gamma_ratio
+from tvmfun.lax.gamma_quotients import log_beta, log_binomial_coefficient, log_gamma_ratio
 from tvmfun.scipy.stats.standard import arrays
 from tvmfun.typing import ArrayLike
 
@@ -21,15 +21,14 @@ def logpmf(k: Any, n: Any, a: Any, b: Any, loc: Any = 0) -> Array:
     k = k - loc
     outside = tnp.logical_or(tnp.logical_or(k < 0, k > n), tnp.floor(k) != k)
     k, failures = tnp.where(outside, 1.0, k), tnp.where(outside, 1.0, n - k)
-    few, others = in_order(k, failures)
-    of_few_trials = log_gamma_ratio(others + 1, few) - lgamma1p(few) + _log_quotient(a, b, k, failures)
+    of_few_trials = log_binomial_coefficient(k, failures) + _log_beta_ratio(a, b, k, failures)
     # B(a + k, b + m) by B(1 + k, 1 + m), which is a binomial coefficient of n + 1.
     of_many = log_gamma_ratio(k + 1, a - 1) + log_gamma_ratio(failures + 1, b - 1)
     of_many = of_many - log_gamma_ratio(k + failures + 2, a + b - 2) - tnp.log(k + failures + 1) - log_beta(a, b)
     return tnp.where(outside, -math.inf, tnp.where(a + b <= k + failures, of_many, of_few_trials))
 
 
-def _log_quotient(a: Array, b: Array, k: Array, m: Array) -> Array:
+def _log_beta_ratio(a: Array, b: Array, k: Array, m: Array) -> Array:
     """The logarithm of ``B(a + k, b + m) / B(a, b)``, in small steps of the larger parameter."""
     is_ordered = a <= b
     a, b, k, m = (tnp.where(is_ordered, *pair) for pair in ((a, b), (b, a), (k, m), (m, k)))
