@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import tempfile
@@ -15,6 +16,16 @@ try:
     import pwd
 except ImportError:  # systems without POSIX owners
     grp = pwd = None  # type: ignore[assignment]
+
+
+def require_folder(path: str | os.PathLike[str]) -> None:
+    """Checks that the folder of a file exists; the error names the file, not one that is to replace it.
+
+    Raises:
+        FileNotFoundError: if it does not.
+    """
+    if not Path(path).absolute().parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
 
 
 @contextmanager

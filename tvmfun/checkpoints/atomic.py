@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import secrets
@@ -10,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
+
+from tvmfun.files import require_folder
 
 
 def replace_file(path: str | os.PathLike[str], write: Callable[[IO[bytes]], None]) -> None:
@@ -21,6 +22,7 @@ def replace_file(path: str | os.PathLike[str], write: Callable[[IO[bytes]], None
     """
     # A symbolic link stays; the file it points to is replaced.
     target = Path(os.path.realpath(path))
+    require_folder(target)
     for leftover in target.parent.glob(f".{_escaped(target.name)}.*.partial"):
         _remove_if_abandoned(leftover)
     with _new_file(target) as (file, name):
@@ -41,8 +43,6 @@ def _new_file(target: Path) -> Iterator[tuple[IO[bytes], Path]]:
     """A new file beside ``target``, locked while it is written, and deleted if writing fails."""
     while True:
         name = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
-        if not target.parent.is_dir():
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(target))
         with open(name, "xb") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             try:

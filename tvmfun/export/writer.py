@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import platform
@@ -25,7 +24,7 @@ from tvmfun.export.dynamic_contents import element_counts, size_infos
 from tvmfun.export.features import FEATURES, required
 from tvmfun.export.loader import ABI_VERSION, SizeInfo
 from tvmfun.export.toolchain import FOR_CPUS, FOR_CUDA, Toolchain
-from tvmfun.files import atomic_write
+from tvmfun.files import atomic_write, require_folder
 from tvmfun.lower import cache, machine
 from tvmfun.lower import target as lowering
 from tvmfun.lower.codegen.native import NativeModule
@@ -61,8 +60,7 @@ def write(
         values: initial values by the names of arguments.
         compiler: the command of a C compiler.
     """
-    if not Path(path).absolute().parent.is_dir():  # before anything is compiled
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
+    require_folder(path)  # before anything is compiled
     targets = list(map(_resolved, targets))
     is_for_gpus = _is_for_gpus(targets)
     if is_for_gpus and program.sizes:

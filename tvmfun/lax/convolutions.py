@@ -197,8 +197,8 @@ def conv_general_dilated(
     x = tnp.permute_dims(lhs, _order(name, layouts[0], kernel=False, spatial=spatial))
     w = tnp.permute_dims(rhs, _order(name, layouts[1], kernel=True, spatial=spatial))
     back = _order(name, layouts[2], kernel=False, spatial=spatial)
-    inputs, given = w.shape[-2] * feature_group_count, x.shape[-1]
-    if batch_group_count == 1 and inputs != given:
+    inputs = w.shape[-2] * feature_group_count
+    if batch_group_count == 1 and x.shape[-1] != inputs:
         is_last = layouts[0] == "NC" + spatial and lhs.shape[-1] == rhs.shape[-2] * feature_group_count
         raise ShapeError(
             name,

@@ -65,13 +65,20 @@ def no_derivative(name: str, argument: str) -> Callable[..., NoReturn]:
     return partial
 
 
-# A continued fraction has converged if a step changes no more than its roundings. All elements take the steps of the
-# slowest one.
+# The roundings of a step of a continued fraction.
 _ROUNDINGS = 3
 
 
 def _eps(x: Array) -> float:
     return float(tnp.finfo(x.dtype).eps)
+
+
+def _has_converged(old: tuple, new: tuple) -> Array:
+    """Whether a step of a continued fraction, the last value of its state, changed no more than its roundings.
+
+    All elements take the steps of the slowest one, so one that is never still would cost the others digits.
+    """
+    return tnp.logical_not(tnp.abs(new[-1] - old[-1]) > _ROUNDINGS * _eps(new[-1]) * tnp.abs(new[-1]))
 
 
 def until_converged(
@@ -126,11 +133,8 @@ def _gamma_fraction(a: Array, x: Array, slack: float) -> Array:
         p0, p1, q0, q1 = (value * scale for value in (p0, p1, q0, q1))
         return p0, p1, q0, q1, p1 / q1
 
-    def converged(old: tuple, new: tuple) -> Array:
-        return tnp.logical_not(tnp.abs(new[-1] - old[-1]) > _ROUNDINGS * eps * tnp.abs(new[-1]))
-
     b = x + 1 - a
-    return until_converged(step, (zero, one, one, b, 1 / b), converged, slack)[-1]
+    return until_converged(step, (zero, one, one, b, 1 / b), _has_converged, slack)[-1]
 
 
 def _gamma_parts(a: Array, x: Array) -> tuple[Array, Array, Array, Array, Array]:
@@ -283,8 +287,7 @@ def _beta_fraction(a: Array, b: Array, x: Array, slack: float) -> Array:
         return level(odd, *level(even, *state))
 
     d = 1 / away_from_zero(1 - (a + b) * x / (a + 1))
-    converged = lambda old, new: tnp.logical_not(tnp.abs(new[2] - old[2]) > _ROUNDINGS * eps * tnp.abs(new[2]))
-    return until_converged(step, (one, d, d), converged, slack)[2]
+    return until_converged(step, (one, d, d), _has_converged, slack)[2]
 
 
 def _incomplete_beta(a: Array, b: Array, x: Array, slack: float = 1.0) -> Array:
