@@ -34,6 +34,7 @@ from tvmfun.execute import (
 )
 from tvmfun.lower import target as targets
 from tvmfun.lower.tuning.database import ACTIVE
+from tvmfun.names import missing_attribute
 from tvmfun.stages import Lowered
 from tvmfun.tree_flattener import Flattener, expectation, nothing
 from tvmfun.typing import PyTree
@@ -161,6 +162,9 @@ class Jitted(Immutable):
         self._entries: tuple[_CacheEntry, ...] = ()
         self._flattener = Flattener()
         update_wrapper(self, fun, updated=())  # not the attributes: `fun` may be jitted itself
+
+    def __getattr__(self, name: str) -> Any:
+        raise missing_attribute("compiled", "jit", name)
 
     def __reduce__(self) -> Any:
         path = getattr(self, "__qualname__", "")

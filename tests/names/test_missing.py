@@ -1,16 +1,19 @@
-"""A name that a module does not have: the message says where it is, or why there is none."""
+"""A name that a module or an object does not have: the message says where it is, or why there is none."""
 
 from __future__ import annotations
 
 import copy
 import importlib
 import pickle
+import re
+from operator import attrgetter
 
 import pytest
 
 import tvmfun
 import tvmfun.numpy as tnp
-from tvmfun import lax, names, random
+from tvmfun import lax, names, nn, optim, random
+from tvmfun.names import of_jax, of_pytorch
 
 MESSAGES = {
     ("numpy", "softmax"): r"\[numpy\] there is no 'softmax' here\. Try tvmfun\.nn\.softmax\.",
@@ -29,6 +32,14 @@ MESSAGES = {
     ("lax.linalg", "norm"): r"Try tvmfun\.numpy\.linalg\.norm\.",
     ("random", "unifrom"): r"Try tvmfun\.random\.uniform\.",
     ("nn", "adamw"): r"Try tvmfun\.optim\.adamw\.",
+    ("nn", "Module"): r"\[nn\] there is no 'Module'\. Try a frozen dataclass",
+    ("nn", "ReLU"): r"Try tvmfun\.nn\.relu\.",
+    ("nn", "Dense"): r"Try tvmfun\.nn\.Linear\.",
+    ("nn", "CrossEntropyLoss"): r"Try tvmfun\.nn\.losses\.cross_entropy\.",
+    ("optim", "AdamW"): r"Try tvmfun\.optim\.adamw\.",
+    ("optim", "zero_grad"): r"because gradients are results",
+    ("numpy", "cat"): r"Try tvmfun\.numpy\.concatenate\.",
+    ("random", "randn"): r"Try tvmfun\.random\.normal\(key, shape\)\.",
     ("optim", "xyzzy_quux"): r"\[optim\] there is no 'xyzzy_quux', nor in any other public module\. Try dir",
 }
 
@@ -77,6 +88,88 @@ def test_an_import_says_it_too(statement, message):
         exec(statement)
 
 
+ATTRIBUTES = {
+    ("array", "backward"): r"\[Array\] there is no attribute 'backward'\. Try tvmfun\.grad\(loss_fn\)\(params\)",
+    ("array", "unsqueeze"): r"Try tvmfun\.numpy\.expand_dims\.",
+    ("array", "exp"): r"Try tvmfun\.numpy\.exp\.",
+    ("array", "softmax"): r"Try tvmfun\.nn\.functional\.softmax\.",
+    ("array", "norm"): r"Try tvmfun\.numpy\.linalg\.norm\.",
+    ("array", "add_"): r"because arrays are immutable\. Try tvmfun\.numpy\.add, which returns a new one\.",
+    ("array", "zero_"): r"because arrays are immutable\. Try x\.at\[index\]\.set\(y\), which",
+    ("array", "sharding"): r"because a program runs on one device",
+    ("array", "xyzzy"): r"\[Array\] there is no attribute 'xyzzy'\. Try a function of tvmfun\.numpy\.",
+    ("layer", "parameters"): r"\[Linear\] .*Try tvmfun\.tree\.leaves\(model\)\.",
+    ("layer", "xyzzy"): r"Try docs/from_pytorch\.md",
+    ("optimizer", "step"): r"Try updates, opt_state = optimizer\.update\(grads, opt_state, params\)",
+    ("optimizer", "zero_grad"): r"because gradients are results",
+    ("compiled", "export"): r"\[jit\] .*Try f\.lower\(\*args\)\.compile\(\)\.export\(path\)\.",
+    ("compiled", "xyzzy"): r"Try f\.lower\(\*args\), or f\.__wrapped__\.",
+}
+OBJECTS = {
+    "array": lambda: tnp.ones(2),
+    "layer": lambda: nn.Linear(2, 3, key=random.key(0)),
+    "optimizer": lambda: optim.adam(0.1),
+    "compiled": lambda: tvmfun.jit(tnp.sin),
+}
+
+
+@pytest.mark.parametrize(("kind", "name"), ATTRIBUTES)
+def test_attributes(kind, name):
+    with pytest.raises(names.MissingAttributeError, match=ATTRIBUTES[kind, name]) as error:
+        getattr(OBJECTS[kind](), name)
+    for other in (copy.copy(error.value), pickle.loads(pickle.dumps(error.value))):
+        assert str(other) == str(error.value)
+
+
+@pytest.mark.parametrize("kind", OBJECTS)
+def test_objects_are_copied_and_pickled_as_ever(kind):
+    one = OBJECTS[kind]()
+    assert not hasattr(one, "xyzzy") and not hasattr(one, "__xyzzy__") and not hasattr(one, "_xyzzy")
+    copies = [copy.copy(one), copy.deepcopy(one)]
+    if kind != "optimizer":  # whose functions are closures
+        copies.append(pickle.loads(pickle.dumps(one)))
+    for other in copies:
+        assert type(other) is type(one)
+
+
+def test_a_layer_of_ones_own_may_have_other_attributes():
+    class Own(nn.Linear):
+        def __getattr__(self, name):
+            return f"the {name}"
+
+    assert Own(2, 3, key=random.key(0)).parameters == "the parameters"
+
+
+def suggestions():
+    tables = [
+        of_jax.RENAMED,
+        of_pytorch.RENAMED,
+        of_pytorch.OF_TENSORS,
+        of_pytorch.OF_MODULES,
+        of_pytorch.OF_OPTIMIZERS,
+    ]
+    return sorted(
+        {path for table in tables for text in table.values() for path in re.findall(r"tvmfun(?:\.\w+)+", text)}
+    )
+
+
+@pytest.mark.parametrize("path", suggestions())
+def test_what_is_suggested_exists(path):
+    module = max((one for one in names.MODULES if path.startswith(f"{one}.")), key=len)
+    assert attrgetter(path.removeprefix(f"{module}."))(importlib.import_module(module))
+
+
+def test_no_name_of_another_library_hides_one_of_ours():
+    allowed = {
+        "kl_div",
+        "load",
+        "save",
+        "shuffle",
+    }  # of modules with which those of PyTorch and NumPy have little to do
+    ours = {name for module in names.MODULES for name in getattr(importlib.import_module(module), "__all__", ())}
+    assert (of_jax.RENAMED.keys() | of_pytorch.RENAMED.keys()) & ours == allowed
+
+
 def test_the_message_is_made_when_it_is_shown(monkeypatch):
-    monkeypatch.setattr(names, "explained", lambda *args: 1 / 0)
+    monkeypatch.setattr(names.modules, "explained", lambda *args: 1 / 0)
     assert not hasattr(tnp, "softmax") and not hasattr(lax, "xyz") and not hasattr(random, "xyz")

@@ -22,6 +22,7 @@ from tvmfun.core.dlpack import mark_read_only
 from tvmfun.core.donation import CLAIMS, discard, donated_error
 from tvmfun.counters import counters
 from tvmfun.errors import DtypeError, ShapeError
+from tvmfun.names import missing_attribute
 from tvmfun.runtime.cuda.arrays import DeviceMemory, copy, copy_in, copy_out, new, synchronize
 from tvmfun.runtime.memory import Memory, allocate
 
@@ -183,7 +184,7 @@ class Array:
 
     def __getattr__(self, name: str) -> Any:
         # Called only for undefined names.
-        raise AttributeError(f"[Array] there is no attribute {name!r}. Try a function of tvmfun.numpy.")
+        raise missing_attribute("array", "Array", name)
 
     def concrete(self, what: str) -> DeviceArray:
         """Returns the array with data, or raises because ``what`` needs data that a traced value lacks."""

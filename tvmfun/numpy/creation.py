@@ -52,9 +52,21 @@ def as_shape(name: str, shape: Shape) -> tuple[int, ...]:
     Raises:
         ArgumentError: in the name of the function ``name``, if a size is negative or no integer.
     """
-    sizes = (shape,) if hasattr(shape, "__index__") and not getattr(shape, "ndim", 0) else shape
+    result = sizes_of(name, (shape,) if hasattr(shape, "__index__") and not getattr(shape, "ndim", 0) else shape)
+    if any(size < 0 for size in result):
+        raise ArgumentError(name, "the sizes must not be negative", got=repr(shape))
+    return result
+
+
+def sizes_of(name: str, shape: Any) -> tuple[int, ...]:
+    """The sizes of a sequence as Python integers, negative ones included.
+
+    Raises:
+        ConcretizationError: in the name of the function ``name``, if a size is being traced.
+        ArgumentError: in its name, if one is no integer.
+    """
     try:
-        result = tuple(map(dims.index, sizes))  # type: ignore[arg-type]
+        return tuple(map(dims.index, shape))
     except ConcretizationError:
         raise ConcretizationError(
             name,
@@ -64,9 +76,6 @@ def as_shape(name: str, shape: Shape) -> tuple[int, ...]:
         ) from None
     except TypeError:
         raise ArgumentError(name, "the sizes must be integers", got=repr(shape)) from None
-    if any(size < 0 for size in result):
-        raise ArgumentError(name, "the sizes must not be negative", got=repr(shape))
-    return result
 
 
 def asarray(a: Any, dtype: Any = None, order: Any = None, *, copy: bool | None = None, device: Any = None) -> Array:

@@ -163,7 +163,7 @@ def bounds(item: slice, size: int) -> tuple[int, int, int]:
             "index",
             "the bounds of a slice must not be traced, because they give the result its shape",
             got=str(item),
-            hint="a static argument, or tvmfun.numpy.take",
+            hint="a static argument, lax.dynamic_slice_in_dim, or tvmfun.numpy.take",
         ) from None
     except (TypeError, ValueError) as error:
         raise IndexingError("index", "a slice takes integers and a step that is not 0", got=str(item)) from error

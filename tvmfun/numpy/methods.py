@@ -148,12 +148,16 @@ def _compress(self: Array, condition: Any, axis: int | None = None) -> Array:
     return compress(condition, self, axis)
 
 
-def _view(self: Array, dtype: Any = None) -> Array:
+def _view(self: Array, dtype: Any = None, *sizes: Any) -> Array:
     """Returns the bits of the elements read as another dtype of the same width.
 
     Raises:
         DtypeError: if it has another width.
+        ArgumentError: if it is a size, of which PyTorch's ``view`` takes several.
     """
+    if sizes or isinstance(dtype, int | tuple):
+        got = ", ".join(map(repr, (dtype, *sizes)))
+        raise ArgumentError("view", "it reads elements as another dtype, not in another shape", got=got, hint="reshape")
     return self if dtype is None else bitcast(self, dtype=dtypes.NAMES[dtypes.canonical(dtype)])
 
 

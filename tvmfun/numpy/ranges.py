@@ -16,7 +16,7 @@ from tvmfun.core.dims import Dim
 from tvmfun.core.interpreter import is_tracing
 from tvmfun.core.leaf import abstract
 from tvmfun.core.trace import Tracer
-from tvmfun.errors import ArgumentError, ShapeError
+from tvmfun.errors import ArgumentError, ConcretizationError, ShapeError
 from tvmfun.numpy.creation import Shape, arrays, as_shape, asarray
 from tvmfun.numpy.dtypes import astype, placed
 from tvmfun.numpy.elementwise import abs, add, divide, floor, log10, multiply, pow, sign, subtract, where
@@ -53,6 +53,10 @@ def arange(start: Any, stop: Any = None, step: Any = 1, dtype: DTypeLike | None 
     """
     first, last = (0, start) if stop is None else (start, stop)
     step = 1 if step is None else step
+    if _is_traced(first, last, step):
+        what = "the bounds must not be traced, because they give the result its shape"
+        got = ", ".join(map(repr, (first, last, step)))
+        raise ConcretizationError("arange", what, got=got, hint="static_argnums, or x.shape")
     avals = [abstract(operand("arange", value), "arange") for value in (first, last, step)]
     kind = dtype_or(dtype, dtypes.promote(*((aval.dtype, aval.weak) for aval in avals))[0])
     if kind == dtypes.bool_:

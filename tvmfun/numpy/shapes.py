@@ -11,7 +11,7 @@ import numpy as np
 from tvmfun.core import dims
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
-from tvmfun.numpy.creation import Shape, as_shape, asarray
+from tvmfun.numpy.creation import Shape, as_shape, asarray, sizes_of
 from tvmfun.numpy.creation import arrays as promoted
 from tvmfun.numpy.dtypes import astype
 from tvmfun.numpy.promotion import NestedArrayLike, no_out, row_major
@@ -113,10 +113,7 @@ def reshape(a: NestedArrayLike, shape: Shape, order: str = "C", *, copy: bool | 
     (2, 3)
     """
     a = asarray(a)
-    try:
-        sizes: tuple[int, ...] = tuple(map(dims.index, listed(shape)))
-    except TypeError:
-        raise ArgumentError("reshape", "the sizes must be integers", got=repr(shape)) from None
+    sizes = sizes_of("reshape", listed(shape))
     if sizes.count(-1) == 1:
         rest = math.prod(size for size in sizes if size != -1)
         if rest == 0 or a.size % rest != 0:

@@ -13,6 +13,7 @@ from tvmfun import tree
 from tvmfun.core.array import Array
 from tvmfun.core.leaf import abstract
 from tvmfun.errors import ArgumentError, ShapeError
+from tvmfun.names import missing_attribute
 from tvmfun.sparse import is_row_sparse, is_table
 from tvmfun.typing import ArrayLike, PyTree, Scalar
 
@@ -63,6 +64,9 @@ class GradientTransformation(NamedTuple):
 
     init: Callable[[Params], OptState]
     update: Callable[..., tuple[Updates, OptState]]
+
+    def __getattr__(self, name: str) -> Any:
+        raise missing_attribute("optimizer", type(self).__name__, name)
 
 
 class GradientTransformationExtraArgs(GradientTransformation):

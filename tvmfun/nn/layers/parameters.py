@@ -13,6 +13,7 @@ import numpy as np
 from tvmfun import dtypes, random, tree
 from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.errors import ArgumentError, DtypeError, ImmutableError, ShapeError
+from tvmfun.names import missing_attribute
 from tvmfun.nn.init import Initializer
 from tvmfun.numpy.creation import Shape
 from tvmfun.typing import DType, DTypeLike, Key
@@ -34,6 +35,8 @@ def layer(cls: type[_T]) -> type[_T]:
         cls.__repr__ = _show
     cls = dataclasses.dataclass(frozen=True, init=False, eq=False, repr=False)(cls)
     cls.__setattr__, cls.__delattr__ = _explained(cls.__setattr__), _explained(cls.__delattr__)
+    if not hasattr(cls, "__getattr__"):
+        cls.__getattr__ = _missing
     if "__init__" in vars(cls):
         cls.__init__ = _unfrozen_during(cls.__init__)
     return tree.register_dataclass(cls)
@@ -63,6 +66,11 @@ def _explained(assign: Callable[..., None]) -> Any:
             raise ImmutableError(type(self).__name__, what, got=f"an assignment to {name!r}", hint=hint) from None
 
     return checked
+
+
+def _missing(self: Any, name: str) -> Any:
+    """The ``__getattr__`` of a layer."""
+    raise missing_attribute("layer", type(self).__name__, name)
 
 
 def _unfrozen_during(init: Callable[..., None]) -> Callable[..., None]:

@@ -1,4 +1,4 @@
-"""Errors for names that a module does not have: where they are instead, or why there are none.
+"""Names that a module does not have.
 
 Every public module ends with ``__getattr__ = missing(__name__)``. The search is postponed until the error is shown, so
 that ``hasattr`` is cheap.
@@ -16,6 +16,12 @@ from importlib.util import find_spec
 from operator import itemgetter
 from types import FrameType, ModuleType
 from typing import Any
+
+from tvmfun.names import of_jax, of_pytorch
+
+#: Where names of other libraries are, and reasons why names that match a pattern do not exist.
+RENAMED = of_jax.RENAMED | of_pytorch.RENAMED
+REASONS = of_jax.REASONS | of_pytorch.REASONS
 
 #: The public modules, in the order of the search.
 MODULES = (
@@ -51,61 +57,6 @@ MODULES = (
     "tvmfun.errors",
 )
 
-#: Names of JAX and NumPy for which tvmfun has another name.
-RENAMED = {
-    "checkpointing": "tvmfun.checkpoint",
-    "ConcretizationTypeError": "tvmfun.errors.ConcretizationError",
-    "eval_jaxpr": "Program.evaluate of tvmfun.trace(f)(*args)",
-    "grad_and_value": "tvmfun.value_and_grad",
-    "in1d": "tvmfun.numpy.isin",
-    "JaxRuntimeError": "tvmfun.errors.TvmfunError",
-    "make_jaxpr": "tvmfun.trace(f)(*args)",
-    "NonConcreteBooleanIndexError": "tvmfun.errors.ConcretizationError",
-    "PRNG": "tvmfun.random.PRNGKey",
-    "PRNGKeyArray": "tvmfun.Array",
-    "product": "tvmfun.numpy.prod",
-    "row_stack": "tvmfun.numpy.vstack",
-    "segment_mean": "segment_sum of the values, divided by segment_sum of ones",
-    "shuffle": "tvmfun.random.permutation",
-    "TracerArrayConversionError": "tvmfun.errors.ConcretizationError",
-    "TracerBoolConversionError": "tvmfun.errors.ConcretizationError",
-    "TracerIntegerConversionError": "tvmfun.errors.ConcretizationError",
-    "trapz": "tvmfun.numpy.trapezoid",
-    "UnexpectedTracerError": "tvmfun.errors.LeakedTracerError",
-}
-
-#: Reasons why names that match a pattern do not exist.
-REASONS = {
-    r"c(omplex|double|single)\w*|ComplexWarning|eig(vals)?|roots|sort_complex|rsf2csf|funm|dft|wofz|sph_harm_y": (
-        "TVM has no complex numbers"
-    ),
-    r"\w*fft\w*|FftType": "it is about complex numbers, which TVM does not have",
-    r"(u?int[124]|float[468]_\w+)": "arrays have no dtype of less than 8 bits, and no float of less than 16",
-    r"\w*[sS]hard\w*|pjit|pmap|xmap|[mM]esh\w*|NamedSharding|PartitionSpec|pcast|pvary": (
-        "a program runs on one device; vmap with an axis_name has the collectives"
-    ),
-    r"\w*callback\w*|host_\w+|outfeed\w*|infeed\w*": "compiled modules do not call back into Python",
-    r"\w+_p|Primitive|composite|dce_sink\w*|stage": (
-        "it is about the primitives of JAX's intermediate representation; Programs have ops"
-    ),
-    r"config|enable_x64|enable_custom_prng|default_matmul_precision|numpy_dtype_promotion|transfer_guard\w*": (
-        "there are no global settings: a dtype is asked for by dtype=, and a precision by precision="
-    ),
-    r"disable_jit|debug": (
-        "compiled modules do not call back into Python; f.__wrapped__ is the function that jit compiled, which a "
-        "debugger or print can follow"
-    ),
-    r"profiler": "perf and the like see kernels by their names",
-    r"distributed|experimental|extend|interpreters|monitoring": "there is no such part: docs/from_jax.md has the table",
-    r"scaled_\w+|get_scaled_dot_general_config": "it is about products of formats of eight bits and less",
-    r"after_all|create_token|precv|psend": "there are no tokens: programs are pure functions",
-    r"rng_(uniform|bit_generator)|RandomAlgorithm": "random numbers come from keys: tvmfun.random",
-    r"AccuracyMode|Tolerance|DotAlgorithm\w*|\w+Implementation|SvdAlgorithm": (
-        "there is one implementation of each function"
-    ),
-    r"platform_dependent": "a program is compiled for one target at a time: jit(target=)",
-}
-
 
 class MissingNameError(AttributeError):
     """A module has no such attribute; the message says where it is, or why it does not exist."""
@@ -127,7 +78,7 @@ def missing(module: str) -> Callable[[str], Any]:
     >>> import tvmfun.numpy as tnp
     >>> tnp.cummax
     Traceback (most recent call last):
-    tvmfun.names.MissingNameError: [numpy] there is no 'cummax' here. Try tvmfun.lax.cummax.
+    tvmfun.names.modules.MissingNameError: [numpy] there is no 'cummax' here. Try tvmfun.lax.cummax.
     """
 
     def attribute(name: str) -> Any:
@@ -149,16 +100,18 @@ def _is_imported_by(frame: FrameType) -> bool:
 def explained(module: str, name: str) -> str:
     """The message for a missing name."""
     where = module.removeprefix("tvmfun.")
+    if name in RENAMED:
+        return f"[{where}] there is no {name!r}. Try {RENAMED[name]}."
     if hasattr(sys.modules[module], "__path__") and find_spec(f"{module}.{name}") is not None:
         return f"[{where}] the module {name!r} is not imported. Try import {module}.{name}."
     other_modules = [found.__name__ for found in _loaded() if found.__name__ != module and name in _public(found)]
     if other_modules:
         return f"[{where}] there is no {name!r} here. Try {other_modules[0]}.{name}."
-    if name in RENAMED:
-        return f"[{where}] there is no {name!r}. Try {RENAMED[name]}."
-    for pattern, reason in REASONS.items():
-        if re.fullmatch(pattern, name):
-            return f"[{where}] there is no {name!r}, because {reason}."
+    if reason := reason_for(name):
+        return f"[{where}] there is no {name!r}, because {reason}."
+    alike = [f"{found.__name__}.{other}" for found in _loaded() for other in _public(found) if _is_alike(name, other)]
+    if alike:
+        return f"[{where}] there is no {name!r}. Try {alike[0]}."
     here = _nearest(name, sys.modules[module], 0.75)
     other = max((_nearest(name, found, 0.8) for found in _loaded()), key=itemgetter(0), default=(0.0, ""))
     # A typo, of a name of this module or of another.
@@ -166,6 +119,16 @@ def explained(module: str, name: str) -> str:
     if near[0]:
         return f"[{where}] there is no {name!r}. Try {near[1]}."
     return f"[{where}] there is no {name!r}, nor in any other public module. Try dir({module})."
+
+
+def reason_for(name: str) -> str | None:
+    """Why a name does not exist, if a table has it."""
+    return next((reason for pattern, reason in REASONS.items() if re.fullmatch(pattern, name)), None)
+
+
+def _is_alike(name: str, other: str) -> bool:
+    """Whether two names differ in capital letters and underscores only, as ``AdamW`` and ``adamw`` do."""
+    return name.replace("_", "").lower() == other.replace("_", "").lower()
 
 
 def _nearest(name: str, module: ModuleType, least: float) -> tuple[float, str]:

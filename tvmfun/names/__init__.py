@@ -1,0 +1,6 @@
+"""Errors for names that do not exist, of modules and of objects: where they are instead, or why there are none."""
+
+from tvmfun.names.modules import MODULES, MissingNameError, missing
+from tvmfun.names.objects import MissingAttributeError, missing_attribute
+
+__all__ = ["MODULES", "MissingAttributeError", "MissingNameError", "missing", "missing_attribute"]
