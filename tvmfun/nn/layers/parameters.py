@@ -36,7 +36,7 @@ def layer(cls: type[_T]) -> type[_T]:
     cls = dataclasses.dataclass(frozen=True, init=False, eq=False, repr=False)(cls)
     cls.__setattr__, cls.__delattr__ = _explained(cls.__setattr__), _explained(cls.__delattr__)
     if not hasattr(cls, "__getattr__"):
-        cls.__getattr__ = _missing
+        cls.__getattr__ = _missing  # type: ignore[reportAttributeAccessIssue]
     if "__init__" in vars(cls):
         cls.__init__ = _unfrozen_during(cls.__init__)
     return tree.register_dataclass(cls)
