@@ -23,10 +23,10 @@ LAYERS = """
     arguments core tree_flattener tree_util
     dynamic manifest ops reference typing
     checkpoints lower numpy
-    execute export flatten_util image profiling program_text sparse
+    execute export flatten_util profiling program_text sparse
     stages transforms
-    jit
-    checks lax tune
+    jit resampling
+    checks image lax tune
     calibration random
     data nn scipy
     metrics optim

@@ -16,6 +16,7 @@ from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.names import missing as _missing
 from tvmfun.numpy.creation import as_shape
+from tvmfun.resampling import combined
 from tvmfun.typing import ArrayLike
 
 __all__ = ["ResizeMethod", "resize", "scale_and_translate"]
@@ -67,8 +68,7 @@ def resize(
     r"""Returns an array with more or fewer elements along its axes, and values in between interpolated.
 
     Along an axis of :math:`n` elements that becomes one of :math:`m`, element :math:`j` lies at
-    :math:`(j + 1/2)\, n / m - 1/2` and is the mean of the elements around, weighted by a kernel. Each axis is a
-    product with a matrix of weights.
+    :math:`(j + 1/2)\, n / m - 1/2` and is the mean of the elements around, weighted by a kernel.
 
     Args:
         image: an array; integers become floats, unless the method is nearest.
@@ -102,7 +102,7 @@ def resize(
         return image
     image = _as_float(image)
     for axis, n, m in changed:
-        image = _along(image, axis, _weights(np, n, m, (m or n) / n, 0.0, kernel, antialias))
+        image = combined(image, _weights(np, n, m, (m or n) / n, 0.0, kernel, antialias), axis)
     return image
 
 
@@ -161,17 +161,13 @@ def scale_and_translate(
     scale, translation = tnp.astype(scale, dtype), tnp.astype(translation, dtype)
     for i, axis in enumerate(axes):
         weights = _weights(tnp, image.shape[axis], sizes[axis], scale[i], translation[i], kernel, antialias)
-        image = _along(image, axis, weights)
+        weights = tnp.astype(weights, image.dtype)
+        image = tnp.moveaxis(tnp.moveaxis(image, axis, -1) @ weights, -1, axis)
     return image
 
 
 def _as_float(image: Array) -> Array:
     return image if dtypes.is_float(image.dtype) else tnp.astype(image, dtypes.DEFAULT_FLOAT)
-
-
-def _along(image: Array, axis: int, weights: Any) -> Array:
-    weights = tnp.asarray(weights.astype(image.dtype))
-    return tnp.moveaxis(tnp.moveaxis(image, axis, -1) @ weights, -1, axis)
 
 
 def _weights(xp: Any, n: int, m: int, scale: Any, translation: Any, kernel: Callable, antialias: bool) -> Any:

@@ -20,7 +20,7 @@ from tvmfun.ops.conv import conv
 LAYOUT = {1: ("NWC", "WIO", "NWC"), 2: ("NHWC", "HWIO", "NHWC"), 3: ("NDHWC", "DHWIO", "NDHWC")}
 
 
-def theirs(x, w, padding, dilation, groups):
+def theirs(x, w, padding, dilation, groups, kernel_dilation=None):
     """The same in JAX."""
     ones = (1,) * len(dilation)
     return jax.lax.conv_general_dilated(
@@ -29,6 +29,7 @@ def theirs(x, w, padding, dilation, groups):
         ones,
         padding,
         lhs_dilation=dilation,
+        rhs_dilation=kernel_dilation,
         dimension_numbers=LAYOUT[len(dilation)],
         feature_group_count=groups,
         precision="highest",
@@ -57,6 +58,42 @@ def test_any_convolution_with_holes(data):
     with jax.enable_x64(True):
         expected = theirs(x, w, padding, dilation, groups)
     np.testing.assert_allclose(ours(x, w), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.slow
+@settings(max_examples=16)
+@given(data=st.data())
+def test_any_kernel_gradient_of_a_convolution_with_holes(data):
+    rank = data.draw(st.integers(1, 2))
+    each = lambda strategy: tuple(data.draw(strategy) for _ in range(rank))
+    sizes, kernel, dilation = each(st.integers(1, 6)), each(st.integers(1, 4)), each(st.integers(1, 3))
+    kernel_dilation = each(st.integers(1, 2))
+    padding = tuple((data.draw(st.integers(-2, 5)), data.draw(st.integers(-2, 5))) for _ in range(rank))
+    groups, batch = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 3))
+    spans = [(n - 1) * d + 1 + low + high for n, d, (low, high) in zip(sizes, dilation, padding, strict=True)]
+    windows = [(k - 1) * kd + 1 for k, kd in zip(kernel, kernel_dilation, strict=True)]
+    assume(all(span >= window for span, window in zip(spans, windows, strict=True)))
+    assume(all((n - 1) * d + 1 + min(p) > 0 for n, d, p in zip(sizes, dilation, padding, strict=True)))
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(batch, *sizes, 2 * groups))
+    w = rng.normal(size=(*kernel, 2, 3 * groups))
+    ones = (1,) * rank
+    params = {"stride": ones, "padding": padding, "dilation": dilation, "kernel_dilation": kernel_dilation}
+    ours = jit(tvmfun.grad(lambda w, x: tnp.sum(tnp.sin(conv(x, w, groups=groups, **params)))))
+    sine = lambda w, x: jax.numpy.sum(jax.numpy.sin(theirs(x, w, padding, dilation, groups, kernel_dilation)))
+    with jax.enable_x64(True):
+        expected = jax.grad(sine)(w, x)
+    np.testing.assert_allclose(ours(w, x), expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_no_kernel_gradient_multiplies_by_holes(groups):
+    """It is one of a convolution with strides, with the array and the cotangent exchanged."""
+    x, w = tvmfun.ShapeDtype((2, 5, 5, 4), "float32"), tvmfun.ShapeDtype((4, 4, 4 // groups, 6), "float32")
+    params = {"stride": (1, 1), "padding": ((2, 2), (2, 2)), "kernel_dilation": (1, 1), "groups": groups}
+    program = tvmfun.trace(tvmfun.grad(lambda w, x: conv(x, w, dilation=(2, 2), **params).sum()))(w, x)
+    (gradient,) = (e for e in split_dilated_convolutions(program).equations if e.op.name == "conv_kernel_gradient")
+    assert gradient.params["stride"] == (2, 2) and gradient.params["dilation"] == (1, 1)
 
 
 @pytest.mark.slow

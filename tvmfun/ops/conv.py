@@ -24,7 +24,7 @@ from tvmfun.ops import shape as shapes
 from tvmfun.ops.parameters import Ints, Margins, Sizes, check_strides
 
 
-def _span(size: int, dilation: int) -> int:
+def span(size: int, dilation: int) -> int:
     """The extent of ``size`` elements with ``dilation - 1`` holes between them."""
     return dims.maximum(0, (size - 1) * dilation + 1)
 
@@ -32,7 +32,7 @@ def _span(size: int, dilation: int) -> int:
 def _output_sizes(spatial: Ints, kernel: Ints, stride: Ints, padding: Margins, dilation: Ints, kernel_dilation: Ints):
     sizes = []
     for n, k, s, (low, high), d, kd in zip(spatial, kernel, stride, padding, dilation, kernel_dilation, strict=True):
-        room = _span(n, d) + low + high - _span(k, kd)
+        room = span(n, d) + low + high - span(k, kd)
         sizes.append(dims.maximum(0, room // s + 1))
     return tuple(sizes)
 
@@ -42,7 +42,7 @@ def _check_windows(
 ) -> None:
     """Raises for windows that do not move, holes of negative size, and margins that cut off more than there is."""
     check_strides(name, "strides, dilations and groups", (*stride, *dilation, *kernel_dilation, groups))
-    padded = [_span(n, d) + low + high for n, d, (low, high) in zip(spatial, dilation, padding, strict=True)]
+    padded = [span(n, d) + low + high for n, d, (low, high) in zip(spatial, dilation, padding, strict=True)]
     if any(not dims.is_dynamic(size) and not 0 <= size < 2**31 for size in padded):
         what = "negative padding must not exceed the axis, and an axis with padding must be below 2**31"
         raise ShapeError(name, what, got=f"{spatial} to {tuple(padded)}")
@@ -59,7 +59,7 @@ def _with_margins(x: te.Tensor, padding: Margins, dilation: Ints) -> te.Tensor:
     low = (0, *(p[0] for p in padding), 0)
     high = (0, *(p[1] for p in padding), 0)
     interior = (0, *(d - 1 for d in dilation), 0)
-    sizes = [_span(plain(n), inner + 1) + a + b for n, a, b, inner in zip(x.shape, low, high, interior, strict=True)]
+    sizes = [span(plain(n), inner + 1) + a + b for n, a, b, inner in zip(x.shape, low, high, interior, strict=True)]
     zero = tirx.const(0, dtype_name(x))
     return te.compute(sizes, lambda *i: shapes.padded(x, zero, low, high, interior, i), name="padded")
 
@@ -151,6 +151,19 @@ def _conv(
     return _rounded(te.compute((x.shape[0], *sizes, features), element, name="conv"), dtype_name(x))
 
 
+def turned(w: Array, groups: int) -> Array:
+    """The kernel that is flipped along its spatial axes, with input and output channels exchanged in each group."""
+    spatial = w.ndim - 2
+    flipped = shapes.flip(w, axes=tuple(range(spatial)))
+    sizes, channels, features = w.shape[:-2], w.shape[-2], w.shape[-1]
+    if groups == 1:
+        return shapes.permute_dims(flipped, axes=(*range(spatial), spatial + 1, spatial))
+    # (…, in/g, g, out/g) -> (…, out/g, g, in/g)
+    split = shapes.reshape(flipped, shape=(*sizes, channels, groups, features // groups))
+    exchanged = shapes.permute_dims(split, axes=(*range(spatial), spatial + 2, spatial + 1, spatial))
+    return shapes.reshape(exchanged, shape=(*sizes, features // groups, groups * channels))
+
+
 def _conv_vjp_array(g: Array, out: Array, x: Array, w: Array, **params: Any) -> Array:
     return _input_gradient(g, w, x.shape, **params)
 
@@ -159,26 +172,16 @@ def _input_gradient(
     g: Array, w: Array, shape: Ints, *, stride, padding, dilation, kernel_dilation, groups, **precision: Any
 ) -> Array:
     """A convolution of the cotangent, strides and dilation exchanged, with the flipped and transposed kernel."""
-    spatial = w.ndim - 2
-    flipped = shapes.flip(w, axes=tuple(range(spatial)))
-    sizes, channels, features = w.shape[:-2], w.shape[-2], w.shape[-1]
-    if groups > 1:  # (…, in/g, g, out/g) -> (…, out/g, g, in/g)
-        split = shapes.reshape(flipped, shape=(*sizes, channels, groups, features // groups))
-        lead = tuple(range(spatial))
-        swapped = shapes.permute_dims(split, axes=(*lead, spatial + 2, spatial + 1, spatial))
-        kernel = shapes.reshape(swapped, shape=(*sizes, features // groups, groups * channels))
-    else:
-        kernel = shapes.permute_dims(flipped, axes=(*range(spatial), spatial + 1, spatial))
     margins = []
     for n, k, s, (low, _), d, kd, m in zip(
-        shape[1:-1], sizes, stride, padding, dilation, kernel_dilation, g.shape[1:-1], strict=True
+        shape[1:-1], w.shape[:-2], stride, padding, dilation, kernel_dilation, g.shape[1:-1], strict=True
     ):
-        below = _span(k, kd) - 1 - low
-        above = _span(n, d) + _span(k, kd) - 1 - _span(m, s) - below
+        below = span(k, kd) - 1 - low
+        above = span(n, d) + span(k, kd) - 1 - span(m, s) - below
         margins.append((below, above))
     return conv(
         g,
-        kernel,
+        turned(w, groups),
         stride=dilation,
         padding=tuple(margins),
         dilation=stride,
@@ -396,7 +399,7 @@ def _window_sum_vjp(g: Array, out: Array, x: Array, *, window: Ints, stride: Int
     low = tuple(k - 1 - p[0] for k, p in zip(window, padding, strict=True))
     interior = tuple(s - 1 for s in stride)
     high = tuple(
-        n + k - 1 - (_span(m, s) + below)
+        n + k - 1 - (span(m, s) + below)
         for n, k, s, m, below in zip(x.shape, window, stride, g.shape, low, strict=True)
     )
     padded = shapes.pad(g, pw.constant(0, g), low=low, high=high, interior=interior)

@@ -4,12 +4,15 @@ The gradient of a convolution of stride ``s`` with respect to its images, and a 
 with ``s - 1`` zeros between its elements: of ``s`` products along each axis, all but one are with zeros. The results at
 indices ``o, o + s, o + 2 * s, ...`` all use the same part of the kernel. Each of these *phases* is a convolution of the
 array without zeros with that part.
+
+The gradient of such a convolution for its kernel is the one of a convolution with strides, of which the array and the
+cotangent are exchanged.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import reduce
 from itertools import product
@@ -21,7 +24,7 @@ from tvmfun.core.program import Equation, Program
 from tvmfun.lower.rewrite.equations import composed
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops import shape as shapes
-from tvmfun.ops.conv import conv
+from tvmfun.ops.conv import conv, conv_kernel_gradient, span, turned
 
 Ints = tuple[int, ...]
 
@@ -30,33 +33,35 @@ _MOST_PHASES = 1024
 
 
 def split_dilated_convolutions(program: Program) -> Program:
-    """Returns the Program with convolutions of dilated arrays of static sizes replaced by their phases.
+    """Returns the Program in which no convolution of a dilated array of static sizes multiplies by the zeros.
 
     Args:
         program: without calls.
     """
-    if not any(map(_is_dilated, program.equations)):
-        return program
     equations: list[Equation] = []
     for equation in program.equations:
-        equations += _phases(equation) if _is_dilated(equation) else [equation]
-    return replace(program, equations=tuple(equations))
+        compute = _without_zeros(equation)
+        equations += [equation] if compute is None else composed(equation, compute)
+    same = len(equations) == len(program.equations)
+    return program if same and equations == [*program.equations] else replace(program, equations=tuple(equations))
 
 
-def _is_dilated(equation: Equation) -> bool:
-    if equation.op is not conv:
-        return False
-    params, (x, w) = equation.params, (atom.aval for atom in equation.inputs)
-    simple = all(s == kd == 1 for s, kd in zip(params["stride"], params["kernel_dilation"], strict=True))
-    simple = simple and math.prod(params["dilation"]) <= _MOST_PHASES
-    sizes = (*x.shape, *w.shape, *equation.outputs[0].aval.shape)
-    return simple and not dims.is_dynamic(sizes) and 0 not in sizes and any(d > 1 for d in params["dilation"])
-
-
-def _phases(equation: Equation) -> list[Equation]:
-    """The equations that compute the phases of a dilated convolution."""
+def _without_zeros(equation: Equation) -> Callable[..., Array] | None:
+    """The function that computes the result of an equation without products with zeros, if it has such products."""
+    if equation.op not in (conv, conv_kernel_gradient):
+        return None
+    params = equation.params
     shape = equation.outputs[0].aval.shape
-    return composed(equation, lambda x, w: _convolved(x, w, shape, **equation.params))
+    sizes = (*(size for atom in equation.inputs for size in atom.aval.shape), *shape)
+    if dims.is_dynamic(sizes) or 0 in sizes or all(d == 1 for d in params["dilation"]):
+        return None
+    if any(s != 1 for s in params["stride"]):
+        return None
+    if equation.op is conv_kernel_gradient:
+        return lambda x, g: _exchanged(x, g, **params)
+    if any(kd != 1 for kd in params["kernel_dilation"]) or math.prod(params["dilation"]) > _MOST_PHASES:
+        return None
+    return lambda x, w: _convolved(x, w, shape, **params)
 
 
 def _convolved(
@@ -87,3 +92,40 @@ def _convolved(
         interior = (0, *(d - 1 for d in dilation), 0)
         parts.append(shapes.pad(y, pw.constant(0, y), low=(0, *phase, 0), high=(0, *highs, 0), interior=interior))
     return reduce(pw.add, parts) if parts else shapes.broadcast_to(pw.constant(0, x), shape=shape)
+
+
+def _exchanged(
+    x: Array,
+    g: Array,
+    *,
+    kernel: Ints,
+    stride: Ints,
+    padding: Sequence,
+    dilation: Ints,
+    kernel_dilation: Ints,
+    groups: int,
+    **params: Any,
+) -> Array:
+    """The gradient for the kernel of a convolution with strides of the cotangent, whose own cotangent is the array.
+
+    Along an axis it is, for tap ``k`` of a kernel of ``K``, the sum over ``i`` of ``x[i] * g[d * i + low - k * kd]``.
+    With ``j = K - 1 - k`` the index is ``d * i + j * kd - below``, where ``below = (K - 1) * kd - low``.
+    """
+    margins = []
+    for n, m, k, d, kd, (low, _) in zip(
+        x.shape[1:], g.shape[1:], kernel, dilation, kernel_dilation, padding, strict=False
+    ):
+        below = span(k, kd) - 1 - low
+        margins.append((below, span(n, d) + span(k, kd) - 1 - m - below))
+    gradient = conv_kernel_gradient(
+        g,
+        x,
+        kernel=kernel,
+        stride=dilation,
+        padding=tuple(margins),
+        dilation=stride,
+        kernel_dilation=kernel_dilation,
+        groups=groups,
+        **params,
+    )
+    return turned(gradient, groups)

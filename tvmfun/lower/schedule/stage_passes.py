@@ -301,6 +301,33 @@ def _is_epilogue(target: Stage, reader: Stage, between: Sequence[AnyStage]) -> b
     return True
 
 
+def split_columns(stage: Stage) -> Stage | None:
+    """A sum over groups of columns, with an axis for the groups and one for the columns of a group; None for others.
+
+    A convolution with groups divides its output channels by their number in a group, to find the input channels.
+    """
+    if stage.combine is not tirx.Add or not stage.space:
+        return None
+    column = stage.space[-1]
+    sizes = {*build.divisors(stage.value, column.var)}
+    if len(sizes) != 1 or not isinstance(column.extent, int):
+        return None
+    (size,) = sizes
+    return None if column.extent % size else _with_split_columns(stage, size)
+
+
+def _with_split_columns(stage: Stage, size: int) -> Stage:
+    """The stage with two axes instead of its last one, the inner one of this size, and so its epilogues."""
+    *others, column = stage.space
+    group, within = Axis.fresh(column, column.extent // size), Axis.fresh(column, size)
+    env = {column.var: group.var * size + within.var}
+    space = (*others, group, within)
+    value = decided(build.substitute(stage.value, env), (*space, *stage.reduce))
+    index = tuple(build.substitute(at, env) for at in stage.index)
+    epilogues = tuple(_with_split_columns(epilogue, size) for epilogue in stage.epilogues)
+    return replace(stage, space=space, value=value, index=index, epilogues=epilogues)
+
+
 def is_copy(stage: AnyStage, source: Buffer, output: Buffer) -> bool:
     """Whether a stage only copies one buffer to another."""
     if not is_map(stage) or not stage.output.same_as(output) or not isinstance(stage.value, ir.TensorLoad):

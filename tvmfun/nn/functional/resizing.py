@@ -12,6 +12,7 @@ import tvmfun.numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.nn.functional.arguments import channels_last, per_axis
+from tvmfun.resampling import combined
 from tvmfun.typing import ArrayLike
 
 __all__ = ["interpolate", "pixel_shuffle", "pixel_unshuffle"]
@@ -120,13 +121,13 @@ def interpolate(
         wanted = per_axis(where, "size", size, rank)
         steps = tuple(n / m for n, m in zip(sizes, wanted, strict=True))
     for axis, (n, m, step) in enumerate(zip(sizes, wanted, steps, strict=True), 1):
-        if mode == "nearest":
-            if n != m:
-                positions = np.minimum((np.arange(m, dtype="float32") * np.float32(step)).astype("int32"), n - 1)
-                x = tnp.take(x, positions, axis=axis)
+        if n == m and mode != "bicubic":  # PyTorch leaves such an axis as it is, whatever the factor
             continue
-        weights = _weights(n, m, step, mode == "bicubic", align_corners).astype(x.dtype)
-        x = tnp.moveaxis(tnp.moveaxis(x, axis, -1) @ weights, -1, axis)
+        if mode == "nearest":
+            positions = np.minimum((np.arange(m, dtype="float32") * np.float32(step)).astype("int32"), n - 1)
+            x = tnp.take(x, positions, axis=axis)
+        else:
+            x = combined(x, _weights(n, m, step, mode == "bicubic", align_corners), axis)
     return x
 
 

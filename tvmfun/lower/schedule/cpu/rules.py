@@ -45,6 +45,7 @@ from tvmfun.lower.schedule.stage_passes import (
     inline_maps,
     is_copy,
     small_first,
+    split_columns,
     store_factors_as_bits,
     store_truth_as_numbers,
 )
@@ -66,6 +67,9 @@ CALL_COST = 8
 LOOP_COST = 256
 # The fewest rows with a function of a number each that is worth loops of its own.
 MANY_ROWS = 256
+# Products of groups with columns for half a vector pay with so many rows, so that sums do not wait for one another, and
+# so many terms.
+_ROWS_OF_HALF, _TERMS_OF_HALF = 8, 32
 # The typical iterations of a loop whose ends are computed.
 VARYING_EXTENT = 16
 
@@ -128,6 +132,7 @@ def _schedule(func: tirx.PrimFunc, machine: Machine, in_place: Sequence[tuple[Bu
     stages = small_first(stages)
     apart = stages[-1] if stages and _gains_by_vectors(stages[-1]) else None
     stages = attach_epilogues(stages, temps, lambda stage, reader: reader is apart and along_reduced_axis(stage))
+    stages = [_with_groups(stage, machine) for stage in stages]
     stages = apply_winograd(stages, temps, machine)
     rule = _rule(stages)
     stages, temps = _prepare(stages, temps, machine)
@@ -158,6 +163,19 @@ def _without_short_reductions(
         temps += [part.output for part in maps[:-1]]
         result += maps
     return result, temps
+
+
+def _with_groups(stage: AnyStage, machine: Machine) -> AnyStage:
+    """A sum over groups of columns as a product of matrices for each group, if tiles of its columns fill vectors."""
+    if not isinstance(stage, Stage) or stage.combine is None or match(stage) is not None:
+        return stage
+    split = split_columns(stage)
+    contraction = None if split is None else match(split)
+    if contraction is None:
+        return stage
+    columns, lanes = build.points([contraction.column]), machine.lanes(stage.dtype)
+    is_high = build.points([contraction.row]) >= _ROWS_OF_HALF and build.points(stage.reduce) >= _TERMS_OF_HALF
+    return contraction.stage if columns >= lanes or (2 * columns >= lanes and is_high) else stage
 
 
 def _gains_by_sharing(members: Sequence[Stage], prefix: int, apart: AnyStage | None, machine: Machine) -> bool:
