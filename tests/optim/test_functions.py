@@ -117,6 +117,45 @@ def test_the_simplex_is_projected_onto_itself(size):
         assert np.linalg.norm(far - nearest) <= np.linalg.norm(far - 3 * rng.dirichlet(np.ones(size))) + 1e-12
 
 
+@pytest.mark.parametrize(
+    ("point", "dtype", "scale", "nearest"),
+    [
+        ([300, 1, 0], "bfloat16", 1, [1, 0, 0]),
+        ([3000, 1, 0], "float16", 1, [1, 0, 0]),
+        ([3e7, 0, 1], "float32", 1, [1, 0, 0]),
+        ([2e7] * 3, "float32", 1, [1 / 3] * 3),
+        ([2e5, 1, 0], "float32", 0.01, [0.01, 0, 0]),
+        ([-np.inf, 0.5, 0.25], "float32", 1, [0, 0.625, 0.375]),
+        ([1e5 + 0.25, 1e5, 1e5 + 0.5], "float32", 1, [1 / 3, 1 / 12, 7 / 12]),
+    ],
+)
+def test_large_numbers_keep_their_differences_on_the_simplex(point, dtype, scale, nearest):
+    ours = optim.projections.projection_simplex(tnp.asarray(point, dtype), scale)
+    np.testing.assert_allclose(ours.astype("float32"), nearest, rtol=3e-3 if dtype == "bfloat16" else 1e-6)
+
+
+@pytest.mark.parametrize("name", ["simplex", "l1_sphere", "l1_ball", "non_negative"])
+def test_projections_keep_what_is_not_a_number(name):
+    own = getattr(optim.projections, f"projection_{name}")
+    whole = name != "non_negative"
+    assert np.isnan(own(tnp.asarray([np.nan, 0.0, 1.0]))).sum() == (3 if whole else 1)
+    infinite = own(tnp.asarray([np.inf, 0.0, 1.0]))
+    assert np.isnan(infinite).all() if whole else np.isinf(infinite[0])
+
+
+def test_projections_on_a_simplex_of_dynamic_size():
+    own = tvmfun.jit(lambda x: optim.projections.projection_simplex(x), dynamic_shapes={"x": {0: "n"}})
+    for size in (1, 3, 20):
+        np.testing.assert_allclose(own(np.ones(size)), np.full(size, 1 / size), rtol=1e-6)
+
+
+def test_sparsemax_of_large_scores():
+    loss = lambda x: optim.losses.multiclass_sparsemax_loss(x, np.array([2])).sum()
+    value, gradient = tvmfun.value_and_grad(loss)(np.array([[-1e8, 1e8, 0, 0, 1]], "float32"))
+    assert float(value) == 1e8
+    np.testing.assert_array_equal(gradient, [[0, 1, -1, 0, 0]])
+
+
 # -- second order --------------------------------------------------------------------------------------------
 
 

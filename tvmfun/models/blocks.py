@@ -7,7 +7,7 @@ from collections.abc import Callable
 import tvmfun
 from tvmfun import random
 from tvmfun.core.array import Array
-from tvmfun.errors import ArgumentError
+from tvmfun.nn.functional.arguments import training_key
 from tvmfun.typing import Key
 
 
@@ -17,10 +17,10 @@ def dropout_keys(where: str, key: Key | None, train: bool, rate: float, count: i
     Raises:
         ArgumentError: if the key is missing while training.
     """
-    if not train or not rate:
+    drops = bool(train and rate)
+    key = training_key(where, key, drops)
+    if not drops:
         return [None] * count
-    if key is None:
-        raise ArgumentError(where, "a key is needed for training", got="None", hint="key=random.key(0), or train=False")
     return list(random.split(key, count))
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 import tvmfun.numpy as tnp
 from tvmfun import lax
 from tvmfun import tree as pytree
 from tvmfun.boundary import publish
 from tvmfun.names import missing as _missing
+from tvmfun.nn.functional import relu
+from tvmfun.nn.losses.simplex import project_on_simplex
 from tvmfun.optim import tree as optim_tree
 from tvmfun.optim.base import ravel
 from tvmfun.typing import PyTree, Scalar
@@ -43,8 +43,7 @@ def projection_non_negative(tree: PyTree) -> PyTree:
     >>> projection_non_negative(tnp.asarray([-1.0, 2.0]))
     Array([0., 2.], dtype=float32)
     """
-    # Like relu, with derivative 0 at 0.
-    return pytree.map(lambda x: tnp.where(x > 0, x, tnp.zeros_like(x)), tree)
+    return pytree.map(relu, tree)
 
 
 def projection_box(tree: PyTree, lower: Scalar, upper: Scalar) -> PyTree:
@@ -83,8 +82,8 @@ def projection_hypercube(tree: PyTree, scale: Scalar = 1) -> PyTree:
 def projection_simplex(tree: PyTree, scale: Scalar = 1) -> PyTree:
     """The nearest tree of nonnegative numbers that add up to ``scale``.
 
-    ``max(x - t, 0)`` with the ``t`` that gives this sum; all leaves are one vector. Derivatives do not pass through
-    the sort that finds ``t``.
+    ``max(x - t, 0)`` with the ``t`` that gives this sum; all leaves are one vector. It becomes NaN if an element is NaN
+    or infinite.
 
     Args:
         tree: a tree of arrays.
@@ -99,18 +98,7 @@ def projection_simplex(tree: PyTree, scale: Scalar = 1) -> PyTree:
     Array([0., 1., 0.], dtype=float32)
     """
     vector, restore = ravel(tree)
-    values = vector / scale
-    fixed = lax.stop_gradient(values)
-    ordered = tnp.flip(tnp.sort(fixed))
-    sums = tnp.cumsum(ordered)
-    counts = np.arange(1, values.size + 1).astype(values.dtype)
-    number = tnp.count_nonzero(1 / counts + (ordered - sums / counts) > 0)
-    threshold = (tnp.take(sums, number - 1) - 1) / number.astype(values.dtype)
-    # The support is locally constant; given it, the threshold is a shifted mean of its elements.
-    stays = fixed > threshold
-    mean = tnp.sum(tnp.where(stays, values, tnp.zeros_like(values))) - 1
-    shifted = values - mean / tnp.count_nonzero(stays).astype(values.dtype)
-    return restore(scale * tnp.where(stays, shifted, tnp.zeros_like(values)))
+    return restore(scale * project_on_simplex(vector / scale))
 
 
 def projection_l1_sphere(tree: PyTree, scale: Scalar = 1) -> PyTree:

@@ -77,7 +77,7 @@ def check_key(name: str, key: Key) -> Array:
     Raises:
         ShapeError: in the name of the function ``name``, if it is not a key.
     """
-    aval = abstract(key, name)
+    aval = abstract(key, name, "the key", "tvmfun.random.key(seed), which comes first")
     if aval.dtype != dtypes.uint32 or aval.shape != (2,):
         hint = "tvmfun.random.key(seed), or one row of split"
         raise ShapeError(name, "a key is uint32[2]", got=repr(aval), hint=hint)

@@ -324,6 +324,17 @@ def test_dropout_does_nothing_without_training():
         nn.Dropout1d(0.5)(x, key=KEY)
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint32", "int64", "uint64"])
+@pytest.mark.parametrize("padding", [2, -300, 299])
+def test_the_padding_of_any_type_of_index(dtype, padding):
+    """An index that the type cannot represent is no padding."""
+    indices = np.array([0, 2, 100], dtype)
+    weight = np.ones((300, 1), "float32")
+    loss = lambda weight: nn.functional.embedding(indices, weight, padding_idx=padding).sum()
+    counted = np.bincount(indices[indices != padding % 300].astype(int), minlength=300)
+    np.testing.assert_array_equal(tvmfun.grad(loss)(weight)[:, 0], counted)
+
+
 @pytest.mark.slow
 def test_initial_values():
     table = nn.Embedding(400, 50, padding_idx=-2, key=KEY)

@@ -9,7 +9,8 @@ import tvmfun.numpy as tnp
 from tvmfun.core import dims
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
-from tvmfun.typing import ArrayLike
+from tvmfun.random.keys import check_key
+from tvmfun.typing import ArrayLike, Key
 
 __all__ = [
     "Margins",
@@ -22,6 +23,7 @@ __all__ = [
     "kernel_shape",
     "margins_of",
     "per_axis",
+    "training_key",
 ]
 
 #: One number for all spatial axes, or one for each.
@@ -122,3 +124,17 @@ def margins_of(
             hint=f'1, {ones}, {tuple((one, one) for one in ones)}, "SAME" or "VALID"',
         )
     return tuple(sides)
+
+
+def training_key(where: str, key: Key | None, is_needed: bool, hint: str = "key=random.key(0), or train=False") -> Any:
+    """A key of random numbers, which is checked even where nothing is drawn; None if it is missing and not needed.
+
+    Raises:
+        ArgumentError: if it is missing and needed.
+        ShapeError: if it is no key.
+    """
+    if key is None:
+        if is_needed:
+            raise ArgumentError(where, "a key is needed for training", got="None", hint=hint)
+        return None
+    return check_key(where, key)

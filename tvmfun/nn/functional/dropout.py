@@ -7,8 +7,7 @@ import math
 import tvmfun.numpy as tnp
 from tvmfun import random
 from tvmfun.core.array import Array
-from tvmfun.errors import ArgumentError
-from tvmfun.nn.functional.arguments import channels_last, check_rate
+from tvmfun.nn.functional.arguments import channels_last, check_rate, training_key
 from tvmfun.typing import ArrayLike, Key
 
 __all__ = ["alpha_dropout", "channel_dropout", "drop_path", "dropout"]
@@ -126,8 +125,8 @@ def _dropped(where: str, key: Key | None, x: Array, rate: float, train: bool, sh
 def _keep_mask(where: str, key: Key | None, rate: float, train: bool, shape: tuple[int, ...]) -> Array | None:
     """A mask of the elements to keep; None if all are kept or all dropped."""
     check_rate(where, rate)
-    if not train or rate in (0, 1):
+    draws = train and rate not in (0, 1)
+    key = training_key(where, key, draws, "key=random.key(0)")
+    if not draws:
         return None
-    if key is None:
-        raise ArgumentError(where, "a key is needed for training", got="None", hint="key=random.key(0)")
     return random.bernoulli(key, 1 - rate, shape)

@@ -104,9 +104,11 @@ def embedding(indices: ArrayLike, weight: ArrayLike | RowTable, *, padding_idx: 
     rows = tnp.take(weight, indices, axis=0)
     if padding_idx is None:
         return rows
-    padding = row_index("embedding", padding_idx, weight.shape[0])
-    is_padding = (indices == padding) | (indices == padding - weight.shape[0])
-    return tnp.where(is_padding[..., None], lax.stop_gradient(rows), rows)
+    padding, limits = row_index("embedding", padding_idx, weight.shape[0]), tnp.iinfo(indices.dtype)
+    for index in (padding, padding - weight.shape[0]):
+        if limits.min <= index <= limits.max:  # others are no indices of this type
+            rows = tnp.where((indices == index)[..., None], lax.stop_gradient(rows), rows)
+    return rows
 
 
 def row_index(where: str, padding_idx: int, rows: int) -> int:

@@ -12,7 +12,7 @@ from tvmfun import random, tree
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.nn import functional, init
-from tvmfun.nn.functional.arguments import check_rate
+from tvmfun.nn.functional.arguments import check_rate, training_key
 from tvmfun.nn.init import Initializer
 from tvmfun.nn.layers.linear import Linear
 from tvmfun.nn.layers.parameters import check_positive, layer
@@ -210,9 +210,10 @@ class MultiHeadAttention:
             ArgumentError: if the key of the dropout is missing.
         """
         query = tnp.asarray(query)
-        if train and self.dropout and key is None:
-            hint = "key=random.key(0), or train=False"
-            raise ArgumentError("MultiHeadAttention", "a key is needed for training", got="None", hint=hint)
+        if key is not None and tnp.ndim(key) > 1:
+            what = "the input of the keys is called context, and key is one of random numbers"
+            raise ShapeError("MultiHeadAttention", what, got=f"key of the shape {tnp.shape(key)}", hint="context=")
+        key = training_key("MultiHeadAttention", key, bool(train and self.dropout))
         source, source_positions = (query, positions) if context is None else (context, None)
         k, v = self._keys_and_values(source, value, source_positions)
         return self._attend(

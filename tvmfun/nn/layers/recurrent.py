@@ -13,9 +13,9 @@ from typing import Any
 import tvmfun.numpy as tnp
 from tvmfun import dtypes, lax, random
 from tvmfun.core.array import Array
-from tvmfun.errors import ArgumentError, ShapeError
+from tvmfun.errors import ShapeError
 from tvmfun.nn import functional
-from tvmfun.nn.functional.arguments import check_rate
+from tvmfun.nn.functional.arguments import check_rate, training_key
 from tvmfun.nn.layers.parameters import check_positive, layer
 from tvmfun.nn.layers.recurrent_cells import Cell, GRUCell, LSTMCell, RNNCell, initial_states
 from tvmfun.typing import ArrayLike, DTypeLike, Key, PyTree
@@ -65,11 +65,11 @@ class _Recurrent:
         states = initial_states(where, hx, shapes, x, first.weight_hh)
         is_inside = None if seq_lengths is None else self._is_inside(x, seq_lengths)
         rows = tnp.moveaxis(x, -2, 0)
+        drops = bool(train and self.dropout and len(self.cells) > 1)
+        key = training_key(where, key, drops)
         last, at = [], 0
         for i, cells in enumerate(self.cells):
-            if i and self.dropout and train:
-                if key is None:
-                    raise ArgumentError(where, "a key is needed for training", got="None", hint="key=random.key(0)")
+            if i and drops:
                 rows = functional.dropout(random.fold_in(key, i), rows, self.dropout, train)
             outputs = []
             for reverse, cell in enumerate(cells):

@@ -11,6 +11,7 @@ from tvmfun import random
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError
 from tvmfun.nn import functional
+from tvmfun.nn.functional.arguments import training_key
 from tvmfun.nn.init import Initializer
 from tvmfun.nn.layers.attention import KVCache, MultiHeadAttention, RotaryEmbedding
 from tvmfun.nn.layers.linear import Linear
@@ -81,11 +82,10 @@ class _TransformerLayer:
 
     def _keys(self, key: Key | None, train: bool, count: int) -> Array | list[None]:
         """``count`` keys, one per dropout; None for each where nothing is dropped."""
-        if not train or not self.dropout:
+        drops = bool(train and self.dropout)
+        key = training_key(type(self).__name__, key, drops)
+        if not drops:
             return [None] * count
-        if key is None:
-            hint = "key=random.key(0), or train=False"
-            raise ArgumentError(type(self).__name__, "a key is needed for training", got="None", hint=hint)
         return random.split(key, count)
 
     def _residual(self, x: Any, norm: LayerNorm, sublayer: Callable[[Any], Array], key: Key | None) -> Array:

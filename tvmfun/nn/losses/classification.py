@@ -9,9 +9,10 @@ from typing import Any
 import tvmfun.numpy as tnp
 from tvmfun import lax
 from tvmfun.core.array import Array
-from tvmfun.nn.functional import log_sigmoid, one_hot, relu
+from tvmfun.nn.functional import log_sigmoid, one_hot
 from tvmfun.nn.losses.arguments import Axes, floats, integers, same_shape
-from tvmfun.transforms import custom_jvp, vmap
+from tvmfun.nn.losses.simplex import project_on_simplex
+from tvmfun.transforms import vmap
 from tvmfun.typing import ArrayLike
 
 __all__ = [
@@ -187,7 +188,7 @@ def multiclass_sparsemax_loss(scores: ArrayLike, labels: ArrayLike) -> Array:
     scores = floats("multiclass_sparsemax_loss", "scores", scores)
     chosen = _one_hot("multiclass_sparsemax_loss", scores, labels)
     right = tnp.sum(tnp.where(chosen != 0, scores, 0), axis=-1, keepdims=True)
-    nearest = _project_on_simplex(scores)
+    nearest = project_on_simplex(scores)
     # A class of probability zero may have the score -inf, and 0 * -inf is NaN.
     ahead = tnp.where((nearest != 0) & (chosen == 0), scores - right, 0)
     return tnp.sum(nearest * ahead, axis=-1) + 0.5 * (1 - tnp.sum(tnp.square(nearest), axis=-1))
@@ -246,23 +247,3 @@ def smooth_labels(labels: ArrayLike, alpha: Any, *, axis: Axes = -1, where: Arra
 
 def _one_hot(where: str, scores: Any, labels: Any) -> Array:
     return one_hot(integers(where, "labels", labels), scores.shape[-1], scores.dtype)
-
-
-@custom_jvp
-def _project_on_simplex(x: Any) -> Array:
-    """The Euclidean projection on the probability simplex, along the last axis."""
-    order = tnp.flip(tnp.sort(x, axis=-1), axis=-1)
-    sums = tnp.cumsum(order, axis=-1)
-    numbers = tnp.arange(1, x.shape[-1] + 1, dtype=x.dtype)
-    size = tnp.sum(1 / numbers + (order - sums / numbers) > 0, axis=-1, keepdims=True)
-    threshold = (1 - tnp.take_along_axis(sums, size - 1, axis=-1)) / tnp.astype(size, x.dtype)
-    return relu(x + threshold)
-
-
-@_project_on_simplex.defjvp
-def _project_on_simplex_jvp(primals: Any, tangents: Any) -> Any:
-    (x,), (dx,) = primals, tangents
-    result = _project_on_simplex(x)
-    support = tnp.astype(result > 0, x.dtype)
-    mean = tnp.sum(support * dx, axis=-1, keepdims=True) / tnp.sum(support, axis=-1, keepdims=True)
-    return result, support * (dx - mean)
