@@ -169,8 +169,29 @@ def test_errors_of_the_user_stay_as_they_are():
             call()
     with pytest.raises(ShapeError, match=r"^\[max\]"):
         tree.map(lambda x: tnp.max(x, axis=7), W)
-    with pytest.raises(TypeError, match=r"^softmax\(\) missing 1 required positional argument: 'x'"):
-        nn.functional.softmax()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: nn.functional.softmax(), r"^\[softmax\] the argument x= is missing, got none\. Try help\(softmax\)"),
+        (lambda: nn.functional.softmax(X, dim=1), r"^\[softmax\] there is no argument dim=, got .*Try axis=\."),
+        (lambda: tnp.sum(X, axes=0), r"^\[sum\] there is no argument axes=, got .*Try axis=\."),
+        (lambda: optim.adam(lr=0.1), r"^\[adam\] there is no argument lr=, got lr=0\.1\. Try learning_rate=\."),
+        (lambda: optim.adam(0.1, betas=(0, 0)), r"Try b1= and b2=\."),
+        (lambda: optim.adam(0.1, weight_decay=1), r"Try tvmfun\.optim\.chain"),
+        (lambda: nn.Dropout(p=0.5), r"^\[Dropout\] there is no argument p=, got p=0\.5\. Try rate=\."),
+        (lambda: nn.BatchNorm(3)(X), r"^\[BatchNorm\] the argument state= is missing, got float32\[2,3\]\."),
+        (lambda: nn.Linear(3, 4), r"^\[Linear\] the argument key= is missing, got 3, 4\."),
+        (
+            lambda: nn.Conv2d(3, 4, 3, 2, 1),
+            r"^\[Conv2d\] too many .* without a name, .*Try stride=, padding=, dilation=\.",
+        ),
+    ],
+)
+def test_calls_that_do_not_fit_a_signature(call, message):
+    with pytest.raises(ArgumentTypeError, match=message):
+        call()
 
 
 @pytest.mark.parametrize(
@@ -204,6 +225,6 @@ def test_arguments_that_an_inner_function_needs():
     optimizer = optim.lbfgs()
     state = optimizer.init(X)
     with pytest.raises(
-        ArgumentTypeError, match=r"^\[lbfgs.update\] it needs the arguments value=, grad=, value_fn=, got"
+        ArgumentTypeError, match=r"^\[lbfgs.update\] the arguments value=, grad=, value_fn= are missing, got"
     ):
         optimizer.update(X, state, X)

@@ -31,6 +31,7 @@ from tvmfun.errors import (
     TreeError,
     TvmfunError,
 )
+from tvmfun.names import argument_for
 
 _F = TypeVar("_F", bound=Callable)
 
@@ -39,8 +40,10 @@ _ABOUT_ARGUMENTS = (ArgumentError, DtypeError, IndexingError, ShapeError, TreeEr
 #: Errors of Python about values of a wrong kind.
 _OF_PYTHON = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
-# Python's error names the function inside that lacks them.
-_MISSING = re.compile(r"missing \d+ required keyword-only arguments?: (.+)")
+# Errors of Python about a call that does not fit a signature, which name the function inside.
+_MISSING = re.compile(r"missing \d+ required (?:keyword-only|positional) arguments?: (.+)")
+_UNKNOWN = re.compile(r"got an unexpected keyword argument '(\w+)'")
+_TOO_MANY = re.compile(r"takes (?:from \d+ to )?\d+ positional arguments? but \d+ ")
 
 _STANDARD = sysconfig.get_paths()["stdlib"]
 _INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("purelib", "platlib"))
@@ -119,13 +122,14 @@ def bounded(function: _F, name: str = "", wrap_result: Callable[[str, Any], Any]
             error.rename(name)
             raise
         except ConcretizationError as error:
-            if not is_ours(error) or not _is_conversion(error):
+            is_inside = error.where != name and (error.where in _PUBLISHED or _is_conversion(error))
+            if not is_ours(error) or not is_inside:
                 raise
             wrong = _traced_argument(name, function, args, kwargs)
             same = ConcretizationError(name, error.what, got=error.got, hint=error.hint)
             raise wrong or same from error
         except _OF_PYTHON as error:
-            if isinstance(error, TvmfunError) or not is_ours(error):
+            if isinstance(error, TvmfunError) or not (is_ours(error) or _is_about_call(error)):
                 raise
             raise _explained(error, name, function, args, kwargs) from error
         if isinstance(result, FunctionType) and _is_made_inside(result):
@@ -140,6 +144,12 @@ def _is_made_inside(function: FunctionType) -> bool:
     """Whether a function was made by a public function, such as a schedule, and is not yet bounded."""
     inside = str(function.__module__).startswith("tvmfun") and "<locals>" in function.__qualname__
     return inside and not hasattr(function, "__bounded__")
+
+
+def _is_about_call(error: Exception) -> bool:
+    """Whether the arguments of a call do not fit the signature, so that the function has not begun."""
+    inside = error.__traceback__ and error.__traceback__.tb_next
+    return isinstance(error, TypeError) and inside is None and "argument" in str(error)
 
 
 def is_ours(error: BaseException) -> bool:
@@ -168,15 +178,23 @@ def _explained(error: Exception, name: str, function: Callable, args: tuple, kwa
         return wrong
     if isinstance(error, LookupError | ArithmeticError) and not isinstance(error, IndexError | OverflowError):
         return error  # not clearly because of the arguments
-    if next(iter(inspect.signature(function).parameters), "") == "self":
+    parameters = inspect.signature(function).parameters
+    if next(iter(parameters), "") == "self":
         args = args[1:]
     values = [described(value) for value in args] + [f"{key}={described(value)}" for key, value in kwargs.items()]
     reason = str(error).rstrip(".").replace("\n", " ")
-    what = f"it cannot work with these arguments: {reason}"
+    what, hint = f"it cannot work with these arguments: {reason}", f"help({name})"
     if missing := _MISSING.search(reason):
-        names = re.findall(r"'(\w+)'", missing[1])
-        what = f"it needs the arguments {', '.join(f'{one}=' for one in names)}"
-    return _error_class(error)(name, what, got=", ".join(values) or "none", hint=f"help({name})")
+        names = ", ".join(f"{one}=" for one in re.findall(r"'(\w+)'", missing[1]))
+        what = f"the arguments {names} are missing" if "," in names else f"the argument {names} is missing"
+    elif unknown := _UNKNOWN.search(reason):
+        what = f"there is no argument {unknown[1]}="
+        hint = argument_for(unknown[1], parameters) or hint
+    elif _TOO_MANY.search(reason):
+        named = [one.name for one in parameters.values() if one.kind is one.KEYWORD_ONLY]
+        what = "too many arguments are given without a name"
+        hint = ", ".join(f"{one}=" for one in named[:3]) or hint
+    return _error_class(error)(name, what, got=", ".join(values) or "none", hint=hint)
 
 
 def _error_class(error: Exception) -> type[ArgumentError]:

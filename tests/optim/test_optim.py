@@ -15,7 +15,7 @@ from support.oracle import x64
 
 import tvmfun
 import tvmfun.numpy as tnp
-from tvmfun import optim, tree
+from tvmfun import nn, optim, random, tree
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError, TreeError
 
 SHAPES = {"scalar": (), "layer": {"bias": (5,), "kernel": (3, 4)}, "empty": (0, 2)}
@@ -338,6 +338,24 @@ def test_a_state_of_other_parameters_is_named():
         optimizer.update(True, state, b"bytes")
     with pytest.raises(TreeError, match=r"got dict with the keys 'w'. Try adding \[0\].mu\['v'\]"):
         optimizer.update({"v": np.ones(3)}, state)
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+@pytest.mark.parametrize("shape", [(4,), (2, 2), (1, 1), ()])
+def test_moments_of_another_shape_are_not_broadcast(jitted, shape):
+    optimizer = optim.chain(optim.clip(1.0), optim.adamw(0.1))
+    grads, state = {"w": np.ones((8, 4))}, optimizer.init({"w": np.ones(shape)})
+    update = tvmfun.jit(optimizer.update) if jitted else optimizer.update
+    with pytest.raises(
+        ShapeError, match=r"the state at \[\S+\.mu\['w'\] must have the shape \(8, 4\) of its update, got"
+    ):
+        update(grads, state, grads)
+
+
+@pytest.mark.parametrize("rate", ["1e-3", [0.1], {"w": 0.1}, nn.Linear(2, 2, key=random.key(0))])
+def test_a_learning_rate_is_a_number_or_a_function(rate):
+    with pytest.raises(ArgumentError, match=r"^\[adam\] learning_rate must be a number, a 0-d array or a function"):
+        optim.adam(rate)
 
 
 def test_a_key_error_of_a_users_function_is_not_changed():

@@ -158,3 +158,33 @@ OF_OPTIMIZERS = {
     "state_dict": "tvmfun.checkpoints.save(path, opt_state)",
     "step": "updates, opt_state = optimizer.update(grads, opt_state, params), and tvmfun.optim.apply_updates",
 }
+
+#: What arguments of PyTorch's functions are called here.
+ARGUMENTS = {
+    "betas": ("b1", "b2"),
+    "dim": ("axis",),
+    "dims": ("axes",),
+    "eps": ("epsilon",),
+    "keepdim": ("keepdims",),
+    "lr": ("learning_rate",),
+    "p": ("rate",),
+    "shuffle": ("key",),
+    "training": ("train",),
+}
+
+#: What does the work of other arguments.
+INSTEAD_OF_ARGUMENTS = {
+    "attn_mask": "mask=, which is true where a query attends",
+    "batch_first": "sequences of (batch, length, features)",
+    "generator": "a key of tvmfun.random",
+    "ignore_index": 'reduction="none", and tvmfun.numpy.mean(losses, where=labels != index)',
+    "inplace": "the result: arrays are immutable",
+    "key_padding_mask": "mask=, which is true where a query attends, or key_value_seq_lengths=",
+    "label_smoothing": "softmax_cross_entropy(logits, smooth_labels(one_hot(labels, n), alpha)).mean()",
+    "need_weights": "without it: the weights of attention are not stored",
+    "out": "the result: arrays are immutable",
+    "pos_weight": "weights multiplied by the losses",
+    "requires_grad": "without it: tvmfun.grad takes derivatives with respect to arguments",
+    "weight": 'weights multiplied by the losses of reduction="none"',
+    "weight_decay": "tvmfun.optim.chain(tvmfun.optim.add_decayed_weights(...), ...)",
+}

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple
 
 from tvmfun import tree
+from tvmfun.boundary import described
 from tvmfun.errors import ArgumentError
 from tvmfun.optim.base import (
     GradientTransformation,
@@ -67,7 +68,7 @@ def chain(*transforms: GradientTransformation) -> GradientTransformationExtraArg
             raise ArgumentError(
                 "chain",
                 f"the state must be a tuple of {len(parts)} states",
-                got=f"{type(state).__name__} of length {len(state)}" if isinstance(state, tuple) else repr(state),
+                got=f"{type(state).__name__} of length {len(state)}" if isinstance(state, tuple) else described(state),
                 hint="the state that init returned",
             )
         states = []
@@ -238,7 +239,7 @@ def partition(
         if unknown:
             raise ArgumentError(
                 "partition",
-                f"the labels must be among {sorted(map(repr, transforms))}",
+                f"the labels must be among {', '.join(sorted(map(repr, transforms)))}",
                 got=", ".join(sorted(map(repr, unknown))),
             )
         return PartitionState({label: part(label, labels).init(params) for label in transforms})

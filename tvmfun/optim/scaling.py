@@ -6,8 +6,10 @@ from typing import NamedTuple
 
 import tvmfun.numpy as tnp
 from tvmfun import dtypes, tree
+from tvmfun.boundary import described
 from tvmfun.core.array import Array
 from tvmfun.core.leaf import abstract
+from tvmfun.errors import ArgumentError
 from tvmfun.optim.base import (
     EmptyState,
     GradientTransformation,
@@ -112,11 +114,17 @@ def scale_by_learning_rate(
     Returns:
         A transformation that counts its updates if the learning rate is a schedule.
 
+    Raises:
+        ArgumentError: if the learning rate is text, or a tree such as a model.
+
     >>> scale_by_learning_rate(0.5).update({"w": 1.0}, EmptyState())[0]
     {'w': -0.5}
     """
     if learning_rate is None:
         return identity()
+    if isinstance(learning_rate, str) or not tree.structure(learning_rate).is_leaf():
+        what = "learning_rate must be a number, a 0-d array or a function of the number of the step"
+        raise ArgumentError("scale_by_learning_rate", what, got=described(learning_rate))
     sign = -1 if flip_sign else 1
     if callable(learning_rate):
         return scale_by_schedule(lambda count: sign * learning_rate(count))

@@ -313,3 +313,13 @@ ONES = np.ones((2, 3), "float32")
 def test_mistakes(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+@pytest.mark.parametrize("name", ["huber_loss", "log_cosh", "l2_loss", "squared_error", "sigmoid_binary_cross_entropy"])
+def test_targets_that_would_make_the_losses_larger(name):
+    """(8, 1) and (8,) would give 64 losses for 8 examples."""
+    own = getattr(losses, name)
+    with pytest.raises(ShapeError, match=rf"\[{name}\] .*got \(8,\) and \(8, 1\)|one shape, got \(8, 1\) and \(8,\)"):
+        own(np.ones((8, 1)), np.ones(8))
+    if name not in ("l2_loss", "squared_error"):
+        assert own(np.ones((8, 3)), np.ones(3)).shape == own(np.ones((8, 3)), np.ones((8, 1))).shape == (8, 3)

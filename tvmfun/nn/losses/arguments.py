@@ -9,6 +9,7 @@ import tvmfun.numpy as tnp
 from tvmfun import dtypes
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError
+from tvmfun.ops.pointwise import broadcast_shapes
 from tvmfun.typing import ArrayLike
 
 Axes: TypeAlias = int | Sequence[int] | None
@@ -43,10 +44,22 @@ def same_shape(where: str, names: str, first: Array, second: Array) -> None:
         raise ShapeError(where, f"the {names} must have one shape", got=f"{first.shape} and {second.shape}")
 
 
+def fits_into(where: str, name: str, array: Array, other_name: str, other: Array) -> None:
+    """Checks that an array broadcasts to another: (8,) and (8, 1) would give (8, 8), which hides a mistake."""
+    if array.ndim > other.ndim or broadcast_shapes(where, [array.shape, other.shape]) != other.shape:
+        hint = f"{name}[..., None]" if other.shape == (*array.shape, 1) else f"{name} of the same shape"
+        what = f"the {name} must broadcast to the {other_name}"
+        raise ShapeError(where, what, got=f"{array.shape} and {other.shape}", hint=hint)
+
+
 def errors(where: str, predictions: ArrayLike, targets: ArrayLike | None) -> Array:
     """The predictions minus the targets; targets default to zeros."""
     predictions = floats(where, "predictions", predictions)
-    return predictions if targets is None else predictions - tnp.asarray(targets)
+    if targets is None:
+        return predictions
+    targets = tnp.asarray(targets)
+    fits_into(where, "targets", targets, "predictions", predictions)
+    return predictions - targets
 
 
 def reduced(where: str, losses: Array, reduction: Reduction, axis: Axes = None) -> Array:

@@ -10,7 +10,7 @@ import tvmfun.numpy as tnp
 from tvmfun import lax
 from tvmfun.core.array import Array
 from tvmfun.nn.functional import log_sigmoid, one_hot
-from tvmfun.nn.losses.arguments import Axes, floats, integers, same_shape
+from tvmfun.nn.losses.arguments import Axes, fits_into, floats, integers, same_shape
 from tvmfun.nn.losses.simplex import project_on_simplex
 from tvmfun.transforms import vmap
 from tvmfun.typing import ArrayLike
@@ -44,6 +44,7 @@ def sigmoid_binary_cross_entropy(logits: ArrayLike, labels: ArrayLike) -> Array:
     """
     logits = floats("sigmoid_binary_cross_entropy", "logits", logits)
     labels = tnp.astype(tnp.asarray(labels), logits.dtype)
+    fits_into("sigmoid_binary_cross_entropy", "labels", labels, "logits", logits)
     return -labels * log_sigmoid(logits) - (1 - labels) * log_sigmoid(-logits)
 
 

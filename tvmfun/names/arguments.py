@@ -1,0 +1,28 @@
+"""Arguments that a function does not have."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection
+
+from tvmfun.names.of_pytorch import ARGUMENTS, INSTEAD_OF_ARGUMENTS
+
+
+def argument_for(name: str, parameters: Collection[str]) -> str | None:
+    """What to write instead of an argument that a function does not have, if there is something alike.
+
+    Args:
+        name: of the argument, without ``=``.
+        parameters: the names of those that the function has.
+
+    >>> argument_for("dim", ["a", "axis"])
+    'axis='
+    >>> argument_for("axes", ["a", "axis"])
+    'axis='
+    """
+    if {*(own := ARGUMENTS.get(name, ("",)))} <= {*parameters}:
+        return " and ".join(f"{one}=" for one in own)
+    if name in INSTEAD_OF_ARGUMENTS:
+        return INSTEAD_OF_ARGUMENTS[name]
+    near = difflib.get_close_matches(name, parameters, 1, 0.7)
+    return f"{near[0]}=" if near else None
