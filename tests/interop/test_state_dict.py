@@ -96,3 +96,24 @@ def test_a_leaf_without_a_row():
 def test_names_to_ignore_are_a_regular_expression():
     with pytest.raises(ArgumentError, match="ignore must be a regular expression"):
         from_state_dict(MODEL, arrays(), TABLE, ignore="(")
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_transposed_convolutions(groups):
+    torch = pytest.importorskip("torch")
+    model = nn.ConvTranspose2d(4, 6, (3, 2), stride=2, groups=groups, key=random.key(0))
+    theirs = torch.nn.ConvTranspose2d(4, 6, (3, 2), stride=2, groups=groups)
+    table = linear("", "up", "conv_transpose")
+    table[0] = table[0]._replace(groups=groups)
+    state = {f"up.{name}": value for name, value in theirs.state_dict().items()}
+    read = from_state_dict(model, state, table)
+    x = np.random.default_rng(0).normal(size=(2, 5, 4, 4)).astype("float32")
+    expected = theirs(torch.tensor(x.transpose(0, 3, 1, 2))).detach().numpy().transpose(0, 2, 3, 1)
+    np.testing.assert_allclose(read(x), expected, rtol=1e-5, atol=1e-5)
+    for name, array in to_state_dict(read, table).items():
+        np.testing.assert_array_equal(array, state[name].numpy())
+
+
+def test_an_unknown_layout():
+    with pytest.raises(ArgumentError, match=r"^\[from_state_dict\] the layout .* 'conv_transpose', got 'transposed'"):
+        from_state_dict(MODEL, arrays(), linear("[{i}]", "layers.{i}", "transposed"))

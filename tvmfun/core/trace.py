@@ -79,6 +79,7 @@ def _no_data(value: Tracer, what: str) -> ConcretizationError:
     """The error for a traced value used where Python needs data."""
     hints = {
         "bool()": "tvmfun.numpy.where(condition, x, y), or make the argument static with static_argnums",
+        "an index": "static_argnums; tvmfun.lax.fori_loop for range(n), and tvmfun.numpy.take for a list",
         "np.asarray": "the same function of tvmfun.numpy, or x.astype(dtype)",
     }
     stay = "to keep the computation in tvmfun.numpy, or return the value from the jitted function"

@@ -39,9 +39,10 @@ class Row(NamedTuple):
         path: the key path of the leaf, as :func:`tvmfun.tree.keystr` writes it, with ``{i}`` for any index.
         name: the name of the array, with ``{i}`` for the same index.
         layout: the arrangement of the axes there: ``"same"``; ``"linear"``, (outputs, inputs); ``"conv"``,
-            ``(outputs, inputs, *window)``.
+            ``(outputs, inputs, *window)``; ``"conv_transpose"``, ``(inputs, outputs / groups, *window)``.
         part: ``(k, n)`` if the leaf is the k-th of n equal parts of the array, along its axis of outputs.
         tied: whether the array is another name for a leaf that has a row already: it may be missing, and is written.
+        groups: those of a transposed convolution.
     """
 
     path: str
@@ -49,10 +50,11 @@ class Row(NamedTuple):
     layout: str = "same"
     part: tuple[int, int] = (0, 1)
     tied: bool = False
+    groups: int = 1
 
 
 def linear(path: str, name: str, layout: str = "linear", **fields: Any) -> list[Row]:
-    """Returns the rows of a linear layer, or (``layout="conv"``) of a convolution: a weight and a bias."""
+    """Returns the rows of a linear layer, or (by another layout) of a convolution: a weight and a bias."""
     return [Row(f"{path}.weight", f"{name}.weight", layout, **fields), Row(f"{path}.bias", f"{name}.bias", **fields)]
 
 
@@ -61,16 +63,38 @@ def norm(path: str, name: str) -> list[Row]:
     return linear(path, name, "same")
 
 
-def _read_conv(array: np.ndarray) -> np.ndarray:
-    return np.moveaxis(array, (0, 1), (-1, -2))
+def _read_conv_transpose(array: np.ndarray, groups: int) -> np.ndarray:
+    inputs, outputs, *window = array.shape
+    if inputs % groups:
+        raise ShapeError("from_state_dict", f"{groups} groups must have equally many inputs", got=str(array.shape))
+    parts = array.reshape(groups, inputs // groups, outputs, *window)
+    return np.moveaxis(parts, (1, 0, 2), (-3, -2, -1)).reshape(*window, inputs // groups, groups * outputs)
 
 
-def _write_conv(array: np.ndarray) -> np.ndarray:
-    return np.moveaxis(array, (-1, -2), (0, 1))
+def _write_conv_transpose(array: np.ndarray, groups: int) -> np.ndarray:
+    *window, inputs, outputs = array.shape
+    parts = array.reshape(*window, inputs, groups, outputs // groups)
+    return np.moveaxis(parts, (-3, -2, -1), (1, 0, 2)).reshape(groups * inputs, outputs // groups, *window)
 
 
-# The reader and the writer of each layout.
-_LAYOUTS = {"same": (np.asarray, np.asarray), "linear": (np.transpose, np.transpose), "conv": (_read_conv, _write_conv)}
+# The reader and the writer of each layout, functions of an array and the groups.
+_LAYOUTS = {
+    "same": (lambda array, _: array, lambda array, _: array),
+    "linear": (lambda array, _: array.T, lambda array, _: array.T),
+    "conv": (
+        lambda array, _: np.moveaxis(array, (0, 1), (-1, -2)),
+        lambda array, _: np.moveaxis(array, (-1, -2), (0, 1)),
+    ),
+    "conv_transpose": (_read_conv_transpose, _write_conv_transpose),
+}
+
+
+def _read(array: np.ndarray, row: Row) -> np.ndarray:
+    return _LAYOUTS[row.layout][0](array, row.groups)
+
+
+def _write(array: np.ndarray, row: Row) -> np.ndarray:
+    return _LAYOUTS[row.layout][1](array, row.groups)
 
 
 def from_state_dict(model: PyTree, source: Any, table: Iterable[Row], *, prefix: str = "", ignore: str = "") -> PyTree:
@@ -104,7 +128,7 @@ def from_state_dict(model: PyTree, source: Any, table: Iterable[Row], *, prefix:
                     continue
                 raise TreeError("from_state_dict", f"{path} needs an array {name!r}", got=_similar(name, arrays))
             used.add(name)
-            array = _split_part(_LAYOUTS[row.layout][0](arrays[name]), row, name)
+            array = _split_part(_read(arrays[name], row), row, name)
             if found is not None and not np.array_equal(found, array, equal_nan=True):
                 raise ArgumentError(
                     "from_state_dict", f"{name!r} must be tied to {rows[0].name!r}", got="other numbers"
@@ -136,13 +160,13 @@ def to_state_dict(model: PyTree, table: Iterable[Row], *, prefix: str = "") -> d
     """
     table = list(table)
     parts: dict[str, dict[int, np.ndarray]] = {}
-    layouts: dict[str, str] = {}
+    by_name: dict[str, Row] = {}
     for _, leaf, rows in _rows(model, table):
         for row in rows:
             parts.setdefault(row.name, {})[row.part[0]] = np.asarray(leaf)
-            layouts[row.name] = row.layout
+            by_name[row.name] = row
     joined = {name: np.concatenate([p[k] for k in sorted(p)], -1) if len(p) > 1 else p[0] for name, p in parts.items()}
-    return {prefix + name: np.ascontiguousarray(_LAYOUTS[layouts[name]][1](a)) for name, a in joined.items()}
+    return {prefix + name: np.ascontiguousarray(_write(a, by_name[name])) for name, a in joined.items()}
 
 
 def to_torch(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -172,6 +196,11 @@ def _numpy(value: Any) -> np.ndarray:
 
 def _rows(model: PyTree, table: Iterable[Row]) -> list[tuple[str, Any, list[Row]]]:
     """Each leaf's key path, the leaf, and its rows with the indices filled in, tied ones last."""
+    table = list(table)
+    for row in table:
+        if row.layout not in _LAYOUTS:
+            layouts = ", ".join(map(repr, _LAYOUTS))
+            raise ArgumentError("from_state_dict", f"the layout must be one of {layouts}", got=repr(row.layout))
     patterns = [
         (re.compile(re.escape(row.path).replace(r"\{i\}", r"(?P<i>\d+)", 1).replace(r"\{i\}", "(?P=i)")), row)
         for row in table
@@ -199,7 +228,7 @@ def _split_part(array: np.ndarray, row: Row, name: str) -> np.ndarray:
 def _theirs(shape: Sequence[int], row: Row) -> tuple[int, ...]:
     """The shape that an array must have there."""
     whole = (*shape[:-1], shape[-1] * row.part[1]) if shape else ()
-    return tuple(_LAYOUTS[row.layout][1](np.broadcast_to(np.int8(0), whole)).shape)
+    return tuple(_write(np.broadcast_to(np.int8(0), whole), row).shape)
 
 
 def _similar(name: str, arrays: Mapping[str, Any]) -> str:

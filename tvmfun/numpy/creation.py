@@ -161,7 +161,8 @@ def _stacked(rows: list[Array]) -> Array:
     # In terms of ops, because `manipulation.stack` is built on this module.
     if len({row.shape for row in rows}) > 1:
         shapes = ", ".join(repr(row.aval) for row in rows)
-        raise ShapeError("asarray", "all arrays in a sequence must have one shape", got=shapes)
+        hint = "one of them, if they are the results of a function"
+        raise ShapeError("asarray", "all arrays in a sequence must have one shape", got=shapes, hint=hint)
     dtype, _ = dtypes.promote(*((row.dtype, row.weak_type) for row in rows))
     shape = (1, *rows[0].shape)
     return ops.concat(*(ops.reshape(convert("asarray", row, dtype), shape=shape) for row in rows), axis=0)

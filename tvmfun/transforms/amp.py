@@ -91,6 +91,9 @@ def amp(fun: Callable | None = None, policy: PrecisionPolicy | str = "bfloat16")
         hint = 'a PrecisionPolicy, "bfloat16", "float16" or "tensorfloat32"'
         raise ArgumentError("amp", "the policy is unknown", got=repr(policy), hint=hint)
     chosen = policy if isinstance(policy, PrecisionPolicy) else PrecisionPolicy(policy)
+    if not callable(fun):
+        hint = 'amp(f, "bfloat16")'
+        raise ArgumentError("amp", "the first argument must be a function", got=repr(fun), hint=hint)
     name = getattr(fun, "__name__", type(fun).__name__)
 
     @wraps(fun)

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from support.layers import normal
 
+import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import nn, random, tree
-from tvmfun.errors import ArgumentError, DtypeError, ImmutableError, ShapeError
+from tvmfun.errors import ArgumentError, DtypeError, ImmutableError, ShapeError, TvmfunError
 from tvmfun.nn import functional as F
 
 KEY = random.key(0)
@@ -176,3 +177,38 @@ def test_a_constructor_leaves_the_class_as_it_is():
     with pytest.raises(ZeroDivisionError):
         Failing()
     assert type(made[0]) is Failing
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: F.max_pool(np.ones((1, 3, 3, 1)), 4), r"\[max_pool\] a window of 4 must fit into each axis"),
+        (
+            lambda: F.conv1d(np.ones((1, 3, 1)), np.ones((2, 1, 1)), dilation=3),
+            r"\[conv1d\] a window of 4 must",
+        ),
+        (
+            lambda: nn.GRU(4, 4, key=KEY)(np.ones((2, 5, 4), "float32"), seq_lengths=np.array([9, -2])),
+            r"\[GRU\] seq_lengths must be from 0 to 5, got \[9, -2\]",
+        ),
+        (
+            lambda: nn.MultiHeadAttention(4, 2, key=KEY)(*[np.ones((1, 3, 4))], key=np.ones((1, 3, 4))),
+            r"\[MultiHeadAttention\] the input of the keys is called context, .*Try context=",
+        ),
+        (lambda: nn.Dropout(0.0)(np.ones(3), key="abc"), r"\[Dropout\] the key is neither an array nor a number"),
+        (lambda: random.normal((3,), KEY), r"\[normal\] the key is neither .* Try tvmfun\.random\.key\(seed\)"),
+        (
+            lambda: nn.losses.cross_entropy(np.ones((2, 5, 4)), np.ones((2, 4), int)),
+            r"\[cross_entropy\] .*Try tvmfun\.numpy\.moveaxis\(scores, 1, -1\)",
+        ),
+        (
+            lambda: nn.losses.cross_entropy((tnp.ones((8, 4)), tnp.ones((2, 4))), np.ones(8, int)),
+            r"\[cross_entropy\] all arrays in a sequence .*Try one of them, if they are the results of a function",
+        ),
+        (lambda: tvmfun.amp("bfloat16")(len), r"\[amp\] the first argument must be a function"),
+        (lambda: tvmfun.jit(lambda n: [*range(n)])(3), r"Try static_argnums; tvmfun\.lax\.fori_loop for range\(n\)"),
+    ],
+)
+def test_what_newcomers_from_pytorch_write(call, message):
+    with pytest.raises(TvmfunError, match=message):
+        call()

@@ -19,6 +19,7 @@ __all__ = [
     "add_bias",
     "channels_last",
     "check_rate",
+    "check_windows",
     "hashable_padding",
     "kernel_shape",
     "margins_of",
@@ -124,6 +125,20 @@ def margins_of(
             hint=f'1, {ones}, {tuple((one, one) for one in ones)}, "SAME" or "VALID"',
         )
     return tuple(sides)
+
+
+def check_windows(
+    where: str, sizes: Sequence[int], window: Sequence[int], margins: Margins, dilation: Sequence[int] | None = None
+) -> None:
+    """Raises a ShapeError if a window does not fit into a padded axis, whose results would be none."""
+    for n, k, d, (low, high) in zip(sizes, window, dilation or (1,) * len(sizes), margins, strict=True):
+        span = (k - 1) * d + 1
+        if not dims.is_dynamic((n, k)) and 0 < n < span - low - high:
+            raise ShapeError(
+                where,
+                f"a window of {span} must fit into each axis with its padding",
+                got=f"axes of {tuple(sizes)} with the padding {margins}",
+            )
 
 
 def training_key(where: str, key: Key | None, is_needed: bool, hint: str = "key=random.key(0), or train=False") -> Any:

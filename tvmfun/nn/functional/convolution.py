@@ -13,6 +13,7 @@ from tvmfun.nn.functional.arguments import (
     Sizes,
     add_bias,
     channels_last,
+    check_windows,
     kernel_shape,
     margins_of,
     per_axis,
@@ -104,11 +105,13 @@ def _conv(
 ) -> Array:
     x, weight = _operands(where, rank, x, weight, groups)
     strides, dilations = per_axis(where, "stride", stride, rank), per_axis(where, "dilation", dilation, rank)
+    margins = margins_of(where, padding, x.shape[1:-1], weight.shape[:-2], strides, dilations)
+    check_windows(where, x.shape[1:-1], weight.shape[:-2], margins, dilations)
     y = lax.conv_general_dilated(
         x,
         weight,
         window_strides=strides,
-        padding=margins_of(where, padding, x.shape[1:-1], weight.shape[:-2], strides, dilations),
+        padding=margins,
         rhs_dilation=dilations,
         dimension_numbers=_LAYOUTS[rank],
         feature_group_count=groups,

@@ -9,7 +9,7 @@ from typing import Any
 import tvmfun.numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError
-from tvmfun.nn.functional.arguments import Margins, Padding, Sizes, channels_last, margins_of, per_axis
+from tvmfun.nn.functional.arguments import Margins, Padding, Sizes, channels_last, check_windows, margins_of, per_axis
 from tvmfun.ops import conv
 from tvmfun.typing import ArrayLike
 
@@ -139,6 +139,7 @@ def _windows(
             _overhang(n, k, s, low, high)
             for n, k, s, (low, high) in zip(x.shape[1:-1], sizes, strides, margins, strict=True)
         )
+    check_windows(where, x.shape[1:-1], sizes, _with_extra(margins, extra))
     return sizes, strides, margins, extra
 
 

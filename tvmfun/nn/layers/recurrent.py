@@ -10,10 +10,13 @@ from dataclasses import field
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 import tvmfun.numpy as tnp
 from tvmfun import dtypes, lax, random
-from tvmfun.core.array import Array
-from tvmfun.errors import ShapeError
+from tvmfun.core import dims
+from tvmfun.core.array import Array, DeviceArray
+from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.nn import functional
 from tvmfun.nn.functional.arguments import check_rate, training_key
 from tvmfun.nn.layers.parameters import check_positive, layer
@@ -87,7 +90,13 @@ class _Recurrent:
         if not dtypes.is_integer(lengths.dtype) or lengths.shape != x.shape[:-2]:
             text = f"seq_lengths must be integers of shape {x.shape[:-2]}"
             raise ShapeError(type(self).__name__, text, got=repr(lengths.aval))
-        steps = tnp.arange(x.shape[-2]).reshape(-1, *(1 for _ in lengths.shape))
+        length = x.shape[-2]
+        if isinstance(lengths, DeviceArray) and not dims.is_dynamic(length):
+            known = np.asarray(lengths)
+            if ((known < 0) | (known > length)).any():
+                what = f"seq_lengths must be from 0 to {length}"
+                raise ArgumentError(type(self).__name__, what, got=str(known.tolist()))
+        steps = tnp.arange(length).reshape(-1, *(1 for _ in lengths.shape))
         return (steps < lengths)[..., None]
 
 

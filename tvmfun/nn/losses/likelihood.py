@@ -100,11 +100,14 @@ def _nll(where: str, scores: Any, labels: Any, reduction: Reduction, are_normali
         hint = 'labels.argmax(axis=-1) for one-hot labels, or labels.astype("int32")'
         raise DtypeError(where, "the labels must be integers", got=str(labels.dtype), hint=hint)
     if not scores.ndim or labels.shape != scores.shape[:-1]:
+        hint = "labels[:, 0] if they have an axis of size 1 too many"
+        if labels.shape == (*scores.shape[:1], *scores.shape[2:]):  # as PyTorch has it
+            hint = "tvmfun.numpy.moveaxis(scores, 1, -1), because the classes are the last axis"
         raise ShapeError(
             where,
             "the labels must have the shape of the scores without the last axis",
             got=f"{labels.shape} and {scores.shape}",
-            hint="labels[:, 0] if they have an axis of size 1 too many",
+            hint=hint,
         )
     if not are_normalized:
         scores = scores - maxima(scores, -1)
