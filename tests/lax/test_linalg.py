@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import product
+import math
+from itertools import combinations, permutations, product
 
 import jax
 import jax.numpy as jnp
@@ -478,3 +479,23 @@ def test_what_has_no_derivative_says_so(name, transform):
     of_stopped = lambda x: tvmfun.numpy.sum(getattr(linalg, name)(tvmfun.lax.stop_gradient(x))[0])
     stopped = tvmfun.jit(tvmfun.grad(of_stopped))(x)
     np.testing.assert_array_equal(np.asarray(stopped), 0)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("rank", [0, 1, 2, 3, 4])
+def test_determinants_of_singular_matrices(size, rank):
+    """A determinant is a polynomial, whose derivatives hold at any rank."""
+    rng = np.random.default_rng(size)
+    x = rng.normal(size=(size, min(rank, size))) @ rng.normal(size=(min(rank, size), size))
+    if rank == 3:
+        x[-1] = 0
+
+    def leibniz(a):
+        signed = [(p, (-1) ** sum(i > j for i, j in combinations(p, 2))) for p in permutations(range(size))]
+        return sum(sign * math.prod(a[i, j] for i, j in enumerate(p)) for p, sign in signed)
+
+    with jax.enable_x64(True):
+        expected = [leibniz(x), jax.grad(leibniz)(x), jax.hessian(leibniz)(x)]
+    det = tvmfun.numpy.linalg.det
+    for got, want in zip([det(x), tvmfun.grad(det)(x), tvmfun.hessian(det)(x)], expected, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-10, atol=1e-10)

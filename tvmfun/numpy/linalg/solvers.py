@@ -77,6 +77,9 @@ def inv(a: NestedArrayLike) -> Array:
 def det(a: NestedArrayLike) -> Array:
     """Returns the determinants.
 
+    Derivatives are exact up to matrices of 4 x 4, also of singular ones; those of larger singular matrices, and of
+    singular ones whose size is dynamic, are NaN.
+
     >>> det([[1.0, 2.0], [3.0, 4.0]])
     Array(-2., dtype=float32)
     """
@@ -84,16 +87,27 @@ def det(a: NestedArrayLike) -> Array:
     size = a.shape[-1]
     if size == 0:
         return ones(a.shape[:-2], a.dtype)
-    if not dims.is_dynamic(size) and size <= 3:  # exact derivatives, also of singular matrices
-        at = lambda i, j: a[..., i, j]
-        minor = lambda i, j: at(1, i) * at(2, j) - at(1, j) * at(2, i)
-        if size == 1:
-            return at(0, 0)
-        if size == 2:
-            return at(0, 0) * at(1, 1) - at(0, 1) * at(1, 0)
-        return at(0, 0) * minor(1, 2) - at(0, 1) * minor(0, 2) + at(0, 2) * minor(0, 1)
+    if not dims.is_dynamic(size) and size <= 4:
+        return _expanded(a)
     factors, pivots, _ = ops.lu(a)
     return multiply(prod(diagonal(factors, 0, -2, -1), -1), _parity(pivots, a.dtype))
+
+
+def _expanded(a: Array) -> Array:
+    """The determinants of matrices of at most 4 x 4, by Laplace's expansion along the first rows."""
+    size = a.shape[-1]
+    at = lambda i, j: a[..., i, j]
+    minor = lambda i, j, k: at(i, j) * at(i + 1, k) - at(i, k) * at(i + 1, j)
+    if size == 1:
+        return at(0, 0)
+    if size == 2:
+        return minor(0, 0, 1)
+    if size == 3:
+        return at(0, 0) * minor(1, 1, 2) - at(0, 1) * minor(1, 0, 2) + at(0, 2) * minor(1, 0, 1)
+    upper_and_lower = lambda i, j, k, m: minor(0, i, j) * minor(2, k, m)
+    outer = upper_and_lower(0, 1, 2, 3) + upper_and_lower(2, 3, 0, 1)
+    middle = upper_and_lower(0, 3, 1, 2) + upper_and_lower(1, 2, 0, 3)
+    return outer + middle - upper_and_lower(0, 2, 1, 3) - upper_and_lower(1, 3, 0, 2)
 
 
 def _parity(pivots: Array, dtype: np.dtype) -> Array:
