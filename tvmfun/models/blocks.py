@@ -19,7 +19,7 @@ def dropout_keys(where: str, key: Key | None, train: bool, rate: float, count: i
     """
     drops = bool(train and rate)
     key = training_key(where, key, drops)
-    if not drops:
+    if not drops or key is None:
         return [None] * count
     return list(random.split(key, count))
 

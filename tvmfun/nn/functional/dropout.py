@@ -127,6 +127,6 @@ def _keep_mask(where: str, key: Key | None, rate: float, train: bool, shape: tup
     check_rate(where, rate)
     draws = train and rate not in (0, 1)
     key = training_key(where, key, draws, "key=random.key(0)")
-    if not draws:
+    if not draws or key is None:
         return None
     return random.bernoulli(key, 1 - rate, shape)

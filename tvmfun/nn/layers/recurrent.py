@@ -68,11 +68,11 @@ class _Recurrent:
         states = initial_states(where, hx, shapes, x, first.weight_hh)
         is_inside = None if seq_lengths is None else self._is_inside(x, seq_lengths)
         rows = tnp.moveaxis(x, -2, 0)
-        drops = bool(train and self.dropout and len(self.cells) > 1)
-        key = training_key(where, key, drops)
+        drops = bool(train and self.dropout)
+        key = training_key(where, key, drops and len(self.cells) > 1)
         last, at = [], 0
         for i, cells in enumerate(self.cells):
-            if i and drops:
+            if i and drops and key is not None:
                 rows = functional.dropout(random.fold_in(key, i), rows, self.dropout, train)
             outputs = []
             for reverse, cell in enumerate(cells):

@@ -84,7 +84,7 @@ class _TransformerLayer:
         """``count`` keys, one per dropout; None for each where nothing is dropped."""
         drops = bool(train and self.dropout)
         key = training_key(type(self).__name__, key, drops)
-        if not drops:
+        if not drops or key is None:
             return [None] * count
         return random.split(key, count)
 
