@@ -177,6 +177,9 @@ def test_errors_of_the_user_stay_as_they_are():
         (lambda: nn.functional.softmax(), r"^\[softmax\] the argument x= is missing, got none\. Try help\(softmax\)"),
         (lambda: nn.functional.softmax(X, dim=1), r"^\[softmax\] there is no argument dim=, got .*Try axis=\."),
         (lambda: tnp.sum(X, axes=0), r"^\[sum\] there is no argument axes=, got .*Try axis=\."),
+        (lambda: tnp.ones(3).sum(dim=0), r"^\[sum\] there is no argument dim=, got .*Try axis=\."),
+        (lambda: tnp.sum(X, weight=1), r"^\[sum\] there is no argument weight=, .*Try help\(sum\)\."),
+        (lambda: nn.Linear(in_features=2, out=3, key=0), r"Try out_features=\."),
         (lambda: optim.adam(lr=0.1), r"^\[adam\] there is no argument lr=, got lr=0\.1\. Try learning_rate=\."),
         (lambda: optim.adam(0.1, betas=(0, 0)), r"Try b1= and b2=\."),
         (lambda: optim.adam(0.1, weight_decay=1), r"Try tvmfun\.optim\.chain"),
@@ -228,3 +231,23 @@ def test_arguments_that_an_inner_function_needs():
         ArgumentTypeError, match=r"^\[lbfgs.update\] the arguments value=, grad=, value_fn= are missing, got"
     ):
         optimizer.update(X, state, X)
+
+
+def two(a, b):
+    return a
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: tree.map(two, X),
+        lambda: lax.cond(True, two, two, X),
+        lambda: lax.fori_loop(0, 2, lambda c: c, X),
+        lambda: nn.Sequential(two)(X),
+        lambda: optim.sgd(lambda: 0.1).update(X, optim.sgd(lambda: 0.1).init(X)),
+    ],
+)
+def test_functions_of_the_user_that_take_other_arguments(call):
+    """The error has the name of the function that lacks one, not of the one that called it."""
+    with pytest.raises(TypeError, match=r"(two|<lambda>)\(\) (missing 1 required|takes [01] positional)"):
+        call()

@@ -42,6 +42,7 @@ _OF_PYTHON = (ArithmeticError, AttributeError, LookupError, TypeError, ValueErro
 
 # Errors of Python about a call that does not fit a signature, which name the function inside.
 _MISSING = re.compile(r"missing \d+ required (?:keyword-only|positional) arguments?: (.+)")
+_MISSING_NAMES = re.compile(r"missing \d+ required keyword-only arguments?: (.+)")
 _UNKNOWN = re.compile(r"got an unexpected keyword argument '(\w+)'")
 _TOO_MANY = re.compile(r"takes (?:from \d+ to )?\d+ positional arguments? but \d+ ")
 
@@ -183,14 +184,16 @@ def _explained(error: Exception, name: str, function: Callable, args: tuple, kwa
         args = args[1:]
     values = [described(value) for value in args] + [f"{key}={described(value)}" for key, value in kwargs.items()]
     reason = str(error).rstrip(".").replace("\n", " ")
+    # Not about a function of the user's that another one calls.
+    is_own = _is_about_call(error) or reason.startswith(f"{inspect.unwrap(function).__qualname__}()")
     what, hint = f"it cannot work with these arguments: {reason}", f"help({name})"
-    if missing := _MISSING.search(reason):
+    if missing := (_MISSING if is_own else _MISSING_NAMES).search(reason):
         names = ", ".join(f"{one}=" for one in re.findall(r"'(\w+)'", missing[1]))
         what = f"the arguments {names} are missing" if "," in names else f"the argument {names} is missing"
-    elif unknown := _UNKNOWN.search(reason):
+    elif is_own and (unknown := _UNKNOWN.search(reason)):
         what = f"there is no argument {unknown[1]}="
         hint = argument_for(unknown[1], parameters) or hint
-    elif _TOO_MANY.search(reason):
+    elif is_own and _TOO_MANY.search(reason):
         named = [one.name for one in parameters.values() if one.kind is one.KEYWORD_ONLY]
         what = "too many arguments are given without a name"
         hint = ", ".join(f"{one}=" for one in named[:3]) or hint

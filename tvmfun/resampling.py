@@ -13,9 +13,10 @@ from tvmfun.core import dims
 from tvmfun.core.array import Array
 from tvmfun.transforms import custom_vjp
 
-# Combinations of more elements, or of more than a part of them where few numbers lie together, take less time as
-# products of matrices.
-_MOST_TAPS, _NUMBERS_TOGETHER, _PART_OF_FEW = 16, 8, 32
+# Combinations of more elements than this, or than this part of all, take less time as products of matrices. The part
+# depends on how many numbers lie together, which are read as vectors: fewer than 8, fewer than 16, or more.
+_MOST_TAPS = 12
+_PARTS = ((8, 40), (16, 16), (math.inf, 4))
 
 
 def combined(x: Array, weights: np.ndarray, axis: int) -> Array:
@@ -41,10 +42,9 @@ def combined(x: Array, weights: np.ndarray, axis: int) -> Array:
 
 def _combined(x: Array, weights: np.ndarray, axis: int) -> Array:
     indices, factors = _taps(weights)
-    most = _MOST_TAPS
-    if math.prod(map(dims.typical, x.shape[axis + 1 :])) < _NUMBERS_TOGETHER:
-        most = min(most, len(weights) // _PART_OF_FEW)
-    if not 1 <= len(indices) <= most:
+    together = math.prod(map(dims.typical, x.shape[axis + 1 :]))
+    part = next(part for limit, part in _PARTS if together < limit)
+    if not 1 <= len(indices) <= min(_MOST_TAPS, -(-len(weights) // part)):
         return tnp.moveaxis(tnp.moveaxis(x, axis, -1) @ weights, -1, axis)
     shape = (-1, *(1,) * (x.ndim - 1 - axis))
     parts = (tnp.take(x, at, axis) * factor.reshape(shape) for at, factor in zip(indices, factors, strict=True))

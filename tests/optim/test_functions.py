@@ -134,6 +134,25 @@ def test_large_numbers_keep_their_differences_on_the_simplex(point, dtype, scale
     np.testing.assert_allclose(ours.astype("float32"), nearest, rtol=3e-3 if dtype == "bfloat16" else 1e-6)
 
 
+@pytest.mark.parametrize("largest", [3.0, 1.0, 0.5, 0.0, -0.5, 1e6])
+@pytest.mark.parametrize("count", [10, 10000])
+def test_many_small_numbers_beside_a_large_one(largest, count):
+    """Against the sort in float64: numbers near to the threshold keep their digits."""
+    rng = np.random.default_rng(count)
+    for tail in (
+        rng.uniform(size=count) * 2 / count,
+        rng.dirichlet(np.full(count, 0.3)),
+        largest - rng.uniform(size=count),
+    ):
+        x = np.append(np.minimum(tail, largest), largest).astype("float32")
+        ordered = np.sort(x.astype("float64"))[::-1]
+        thresholds = (np.cumsum(ordered) - 1) / np.arange(1, count + 2)
+        nearest = np.maximum(x - thresholds[np.sum(ordered > thresholds) - 1], 0)
+        ours = np.asarray(optim.projections.projection_simplex(x))
+        assert ours.min() >= 0 and abs(ours.sum(dtype="float64") - 1) < 1e-5
+        assert np.abs(ours - nearest).sum() < 2e-6 * np.sqrt(count)
+
+
 @pytest.mark.parametrize("name", ["simplex", "l1_sphere", "l1_ball", "non_negative"])
 def test_projections_keep_what_is_not_a_number(name):
     own = getattr(optim.projections, f"projection_{name}")

@@ -352,6 +352,21 @@ def test_moments_of_another_shape_are_not_broadcast(jitted, shape):
         update(grads, state, grads)
 
 
+def test_states_that_grow():
+    """Those of a user's transformation: it is the state that init returns."""
+    momentum = optim.GradientTransformation(
+        lambda params: tnp.zeros(()), lambda updates, state, params=None: (updates + 0.9 * state,) * 2
+    )
+    history = optim.GradientTransformation(
+        lambda params: tnp.zeros((0,)), lambda updates, state, params=None: (updates, tnp.append(state, updates.sum()))
+    )
+    optimizer = optim.chain(momentum, optim.masked(history, True), optim.scale(-1.0))
+    state = optimizer.init(tnp.ones(3))
+    for _ in range(2):
+        updates, state = optimizer.update(tnp.ones(3), state)
+    np.testing.assert_allclose(updates, -1.9, rtol=1e-6)
+
+
 @pytest.mark.parametrize("rate", ["1e-3", [0.1], {"w": 0.1}, nn.Linear(2, 2, key=random.key(0))])
 def test_a_learning_rate_is_a_number_or_a_function(rate):
     with pytest.raises(ArgumentError, match=r"^\[adam\] learning_rate must be a number, a 0-d array or a function"):

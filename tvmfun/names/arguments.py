@@ -22,7 +22,8 @@ def argument_for(name: str, parameters: Collection[str]) -> str | None:
     """
     if {*(own := ARGUMENTS.get(name, ("",)))} <= {*parameters}:
         return " and ".join(f"{one}=" for one in own)
-    if name in INSTEAD_OF_ARGUMENTS:
-        return INSTEAD_OF_ARGUMENTS[name]
-    near = difflib.get_close_matches(name, parameters, 1, 0.7)
-    return f"{near[0]}=" if near else None
+    longer = [one for one in parameters if one.startswith(f"{name}_")]
+    if near := longer or difflib.get_close_matches(name, parameters, 1, 0.7):
+        return f"{near[0]}="
+    other, instead = INSTEAD_OF_ARGUMENTS.get(name, ("", None))
+    return instead if not other or other in parameters else None

@@ -172,19 +172,19 @@ ARGUMENTS = {
     "training": ("train",),
 }
 
-#: What does the work of other arguments.
+#: What does the work of other arguments, in functions that have another one; "" is for any function.
 INSTEAD_OF_ARGUMENTS = {
-    "attn_mask": "mask=, which is true where a query attends",
-    "batch_first": "sequences of (batch, length, features)",
-    "generator": "a key of tvmfun.random",
-    "ignore_index": 'reduction="none", and tvmfun.numpy.mean(losses, where=labels != index)',
-    "inplace": "the result: arrays are immutable",
-    "key_padding_mask": "mask=, which is true where a query attends, or key_value_seq_lengths=",
-    "label_smoothing": "softmax_cross_entropy(logits, smooth_labels(one_hot(labels, n), alpha)).mean()",
-    "need_weights": "without it: the weights of attention are not stored",
-    "out": "the result: arrays are immutable",
-    "pos_weight": "weights multiplied by the losses",
-    "requires_grad": "without it: tvmfun.grad takes derivatives with respect to arguments",
-    "weight": 'weights multiplied by the losses of reduction="none"',
-    "weight_decay": "tvmfun.optim.chain(tvmfun.optim.add_decayed_weights(...), ...)",
+    "attn_mask": ("mask", "mask=, which is true where a query attends"),
+    "batch_first": ("", "sequences of (batch, length, features)"),
+    "generator": ("key", "a key of tvmfun.random"),
+    "ignore_index": ("labels", 'reduction="none", and tvmfun.numpy.mean(losses, where=labels != index)'),
+    "inplace": ("", "the result: arrays are immutable"),
+    "key_padding_mask": ("mask", "mask=, which is true where a query attends, or key_value_seq_lengths="),
+    "label_smoothing": ("labels", "softmax_cross_entropy(logits, smooth_labels(one_hot(labels, n), alpha)).mean()"),
+    "need_weights": ("mask", "without it: the weights of attention are not stored"),
+    "out": ("", "the result: arrays are immutable"),
+    "pos_weight": ("labels", "weights multiplied by the losses"),
+    "requires_grad": ("", "without it: tvmfun.grad takes derivatives with respect to arguments"),
+    "weight": ("labels", 'weights multiplied by the losses of reduction="none"'),
+    "weight_decay": ("learning_rate", "tvmfun.optim.chain(tvmfun.optim.add_decayed_weights(...), ...)"),
 }

@@ -8,6 +8,7 @@ from functools import wraps
 from typing import Any
 
 from tvmfun import dtypes
+from tvmfun.boundary import bounded
 from tvmfun.core.array import Array, install_methods
 from tvmfun.core.dims import Dim
 from tvmfun.errors import ArgumentError, DtypeError
@@ -97,6 +98,8 @@ _COMPARISONS = {
 
 
 def _reduction(function: Callable) -> Callable:
+    function = bounded(function)
+
     @wraps(function)
     def method(self: Array, axis: Any = None, *args: Any, out: None = None, **options: Any) -> Array:
         # `numpy.sum(x)` calls `x.sum(axis=None, dtype=None, out=None)`.
@@ -227,7 +230,7 @@ install_methods(
         "conjugate": conjugate,
         "compress": _compress,
         "view": _view,
-        **{function.__name__: function for function in _METHODS},
+        **{function.__name__: bounded(function) for function in _METHODS},
         **{function.__name__: _reduction(function) for function in _REDUCTIONS},
     }
 )

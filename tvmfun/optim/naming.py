@@ -34,7 +34,7 @@ def named(name: str, made: Any) -> Any:
                 what = "the state must be one that init returns for such updates"
                 raise TreeError(where, what, got=f"one without an element {error}") from error
             raise
-        _check_shapes(where, result[1], args[1] if len(args) > 1 else kwargs.get("state"))
+        _check_broadcasting(where, made, result[1], *args, **kwargs)
         return result
 
     return made._replace(init=bounded(made.init, f"{name}.init"), update=checked)
@@ -56,27 +56,46 @@ def _check_trees(
                 where_in_tree = tree.keystr(path) or "the root"
                 what = f"the update at {where_in_tree} must have the shape {np.shape(parameter)} of its parameter"
                 raise ShapeError(where, what, got=str(np.shape(update)))
-    try:
-        expected = made.init(updates if params is None else params)
-    except Exception:  # init checks its own conditions, which are not the error here
+    expected = _initial(made, updates, params)
+    if expected is None:
         return
     try:
         tree.check_same_structure(where, expected, state, ("a state made for these updates", "the state"))
     except TreeError as error:
         is_enough = error.hint.startswith(("adding", "removing"))
         raise TreeError(where, error.what, got=error.got, hint=error.hint if is_enough else _INIT) from None
-    _check_shapes(where, expected, state)
+    _check_shapes(where, expected, state, expected)
 
 
-def _check_shapes(where: str, expected: OptState, state: OptState) -> None:
-    """Checks that the arrays of a state have the shapes of those of another, such as the one that replaces it.
+def _initial(made: GradientTransformation, updates: PyTree, params: PyTree) -> OptState | None:
+    """The state that init returns, or None if it fails: its own conditions are not the error here."""
+    try:
+        return made.init(updates if params is None else params)
+    except Exception:
+        return None
 
-    Moments of other parameters would be broadcast.
-    """
-    own, others = tree.leaves(state), tree.leaves_with_path(expected)
-    if len(own) != len(others):
-        return
-    for (path, other), array in zip(others, own, strict=True):
-        if np.shape(other) != np.shape(array):
+
+def _check_broadcasting(
+    where: str,
+    made: GradientTransformation,
+    result: OptState,
+    updates: PyTree = None,
+    state: OptState = None,
+    params: PyTree = None,
+    **extra: Any,
+) -> None:
+    """Checks that no array of a state was broadcast, as moments of other parameters would be."""
+    shapes = [[*map(np.shape, tree.leaves(one))] for one in (state, result)]
+    if shapes[0] != shapes[1] and len(shapes[0]) == len(shapes[1]):
+        expected = _initial(made, updates, params)
+        if expected is not None and len(tree.leaves(expected)) == len(shapes[0]):
+            _check_shapes(where, expected, state, result)
+
+
+def _check_shapes(where: str, expected: OptState, state: OptState, result: OptState) -> None:
+    """Checks the arrays of a state of which the next one has the expected shape; others may grow."""
+    arrays = zip(tree.leaves_with_path(expected), tree.leaves(state), tree.leaves(result), strict=True)
+    for (path, other), array, following in arrays:
+        if np.shape(following) == np.shape(other) != np.shape(array):
             what = f"the state at {tree.keystr(path) or 'the root'} must have the shape {np.shape(other)} of its update"
             raise ShapeError(where, what, got=str(np.shape(array)), hint=_INIT)
