@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 from tvm import ir
+from tvm.tirx import For, ForKind
 
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import lax
 from tvmfun.lower import pipeline
 from tvmfun.lower import target as targets
-from tvmfun.lower.tir.build import is_choice
+from tvmfun.lower.tir.build import is_choice, uses
 from tvmfun.lower.tir.walk import find
 
 RNG = np.random.default_rng(0)
@@ -33,6 +34,49 @@ def test_roll(shape, shift):
     f = lambda x: tnp.roll(x, shift, axis=-1)
     assert choices(f, x) == 0
     np.testing.assert_array_equal(tvmfun.jit(f)(x), np.roll(x, shift, -1))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int8", "bool", "bfloat16"])
+@pytest.mark.parametrize(
+    ("shape", "widths"),
+    [
+        ((30, 40), ((3, 5), (2, 7))),
+        ((300, 77), ((0, 0), (1, 0))),
+        ((3, 20, 33), ((1, 1), (0, 2), (8, 8))),
+        ((5000,), ((1, 3),)),
+        ((4, 1100), ((2, 0), (4, 5))),
+        ((2, 1), ((1, 1), (19, 20))),
+    ],
+    ids=str,
+)
+def test_pads(shape, widths, dtype):
+    """No vector is partly of the padding; rows of padding are told by one condition for each row."""
+    x = tnp.asarray(array(*shape)).astype(dtype)
+    f = lambda x: tnp.pad(x, widths, constant_values=1)
+    kernels = pipeline.scheduled_kernels(tvmfun.trace(f)(x), targets.host())
+    for kernel in kernels:
+        inner = [loop.loop_var for loop in find(kernel.function.body, For) if loop.kind == ForKind.VECTORIZED]
+        conditions = [call.args[0] for call in find(kernel.function.body, ir.Call) if is_choice(call)]
+        assert not any(uses(condition, var) for condition in conditions for var in inner)
+    np.testing.assert_array_equal(tvmfun.jit(f)(x), np.pad(np.asarray(x), widths, constant_values=1))
+    g = tnp.asarray(array(*f(x).shape)).astype(dtype)
+    if dtype in ("float32", "float64"):
+        own = tuple(slice(low, low + size) for (low, _), size in zip(widths, shape, strict=True))
+        np.testing.assert_array_equal(tvmfun.jit(tvmfun.grad(lambda x: tnp.vdot(f(x), g)))(x), np.asarray(g)[own])
+
+
+def test_pads_of_computed_and_of_dynamic_arrays():
+    x = array(6, 5, 29)
+    f = lambda x: tnp.exp(tnp.pad(tnp.sin(x), ((1, 0), (2, 1), (3, 4)))) + 1
+    expected = np.exp(np.pad(np.sin(x), ((1, 0), (2, 1), (3, 4)))) + 1
+    for axes in (None, {"x": {0: "n"}}, {"x": {0: "n", 1: "m"}}, {"x": {2: "k"}}):
+        np.testing.assert_allclose(tvmfun.jit(f, dynamic_shapes=axes)(x), expected, rtol=1e-6)
+    twice = lambda x: lax.fori_loop(0, 3, lambda i, x: tnp.pad(x, ((1, 1), (3, 2)))[1:-1, 2:-3] + 1, x)
+    np.testing.assert_allclose(
+        tvmfun.jit(twice, donate_argnums=0)(x[0]),
+        np.pad(x[0], ((0, 0), (3, 0)))[:, :29] + np.r_[1, 2, 3, np.full(26, 3)],
+        rtol=1e-6,
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int8", "bool", "float16"])

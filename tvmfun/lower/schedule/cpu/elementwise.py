@@ -34,6 +34,8 @@ from tvmfun.lower.tir.walk import find, rewrite
 
 CHUNK = 64  # vectors per task along a long contiguous axis
 _MOST_CUTS = 3  # each costs a loop nest
+# The most bytes of a row that is written part by part, instead of each part of all rows.
+_SHORT_ROW = 4 << 10
 
 
 def emit_maps(
@@ -66,7 +68,7 @@ def emit_maps(
             return build.parallel_nest(turns.outer, env, lambda env: build.seq(*of_member(env)), tasks)
         pieces = _pieces(stages[0], axes[-1], machine)
         if pieces:
-            return build.seq(*(emit_maps([piece], env, prefix, machine, tasks, private) for piece in pieces))
+            return _emit_pieces(pieces, env, axes[:-1], prefix, machine, tasks, private)
         across = _transposed_load(stages[0], axes, machine)
         if across is not None:
             tiles = _emit_transpose(stages[0], env, axes, across, machine, tasks)
@@ -80,32 +82,69 @@ def emit_maps(
 def _pieces(stage: Stage, last: Axis, machine: Machine) -> list[Stage]:
     """The parts of a map between constants with which it compares the last index; none if it needs no cut.
 
-    Where the cases of an ``if_then_else`` meet within a vector, as in a concatenation, each lane would be a branch.
+    Where the cases of an ``if_then_else`` meet within a vector, as in a concatenation or between an array and its
+    padding, each lane would be a branch. Several conditions are too much for a branch of each vector as well.
     """
     if not isinstance(last.extent, int) or stage.epilogues:
         return []
-    bounds = {bound for node in find(stage.value, ir.Call) if (bound := _bound(node, last)) is not None}
-    cuts = sorted(bound for bound in bounds if 0 < bound < last.extent)
-    if not any(cut % machine.lanes(stage.dtype) for cut in cuts) or len(cuts) > _MOST_CUTS:
+    conditions = [_conjuncts(node.args[0]) for node in find(stage.value, ir.Call) if build.is_choice(node)]
+    bounds = [[bound for part in parts if (bound := _bound(part, last)) is not None] for parts in conditions]
+    cuts = sorted({bound for found in bounds for bound in found if 0 < bound < last.extent})
+    is_compound = any(found and len(parts) > 1 for found, parts in zip(bounds, conditions, strict=True))
+    is_aligned = not any(cut % machine.lanes(stage.dtype) for cut in cuts)
+    if not cuts or len(cuts) > _MOST_CUTS or (is_aligned and not is_compound):
         return []
     return [_piece(stage, last, *ends) for ends in pairwise([0, *cuts, last.extent])]
 
 
-def _bound(value: Expr, axis: Axis) -> int | None:
-    """The constant with which a choice compares an axis."""
-    condition = value.args[0] if build.is_choice(value) else None
-    is_bound = isinstance(condition, tirx.LT) and condition.a.same_as(axis.var) and isinstance(condition.b, tirx.IntImm)
-    return int(condition.b) if is_bound else None
+def _emit_pieces(
+    pieces: Sequence[Stage],
+    env: Env,
+    outer: Sequence[Axis],
+    prefix: int,
+    machine: Machine,
+    tasks: int,
+    private: Sequence[Buffer],
+) -> Stmt:
+    """The loop nests of the parts of a map, or one nest over short rows, whose parts share cache lines."""
+    last = sum(piece.space[-1].extent for piece in pieces)
+    is_short = last * build.bits(pieces[0].dtype) <= 8 * _SHORT_ROW
+    if not is_short or dims.typical(volume(outer)) < tasks:
+        return build.seq(*(emit_maps([piece], env, prefix, machine, tasks, private) for piece in pieces))
+    of_row = lambda env: (emit_maps([piece], env, prefix + len(outer), machine, 1, private) for piece in pieces)
+    return build.parallel_nest(outer, env, lambda env: build.seq(*of_row(env)), tasks)
+
+
+def _conjuncts(condition: Expr) -> list[Expr]:
+    """The conditions that must all hold."""
+    is_both = isinstance(condition, tirx.And)
+    return [*_conjuncts(condition.a), *_conjuncts(condition.b)] if is_both else [condition]
+
+
+def _bound(condition: Expr, axis: Axis) -> int | None:
+    """The constant where a comparison of an axis with it changes."""
+    if isinstance(condition, tirx.LT) and condition.a.same_as(axis.var) and isinstance(condition.b, tirx.IntImm):
+        return int(condition.b)
+    if isinstance(condition, tirx.LE) and condition.b.same_as(axis.var) and isinstance(condition.a, tirx.IntImm):
+        return int(condition.a)
+    return None
 
 
 def _piece(stage: Stage, last: Axis, start: int, end: int) -> Stage:
     """The part of a map for indices along the last axis from ``start`` to ``end``, in which choices are made."""
 
     def choose(value: Expr) -> Expr:
-        bound = _bound(value, last)
-        if bound is None or start < bound < end:
+        if not build.is_choice(value):
             return value
-        return value.args[1] if end <= bound else value.args[2]
+        condition, yes, no = value.args
+        left = []
+        for part in _conjuncts(condition):
+            bound = _bound(part, last)
+            if bound is None or start < bound < end:
+                left.append(part)
+            elif isinstance(part, tirx.LT) == (bound <= start):
+                return no
+        return tirx.if_then_else(tirx.all(*left), yes, no) if left else yes
 
     axis = Axis.fresh(last, end - start)
     env = {last.var: axis.var + start}
