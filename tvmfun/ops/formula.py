@@ -166,6 +166,9 @@ def maximum(x: Any, y: Any) -> Any:
         return tirx.Or(x, y)
     if not is_float(x):
         return tirx.max(x, y)
+    if dtype_name(x) == "float16":  # as vectors of float32, to which the comparison converts it anyway
+        wide = tirx.Cast("float32", x), tirx.Cast("float32", y)
+        return maximum(*wide).astype("float16")
     return tirx.Select(tirx.Or(x > y, is_nan(x)), x, y)  # if y is NaN, the comparison is false and selects it
 
 
@@ -175,6 +178,9 @@ def minimum(x: Any, y: Any) -> Any:
         return tirx.And(x, y)
     if not is_float(x):
         return tirx.min(x, y)
+    if dtype_name(x) == "float16":  # as vectors of float32, to which the comparison converts it anyway
+        wide = tirx.Cast("float32", x), tirx.Cast("float32", y)
+        return minimum(*wide).astype("float16")
     return tirx.Select(tirx.Or(x < y, is_nan(x)), x, y)
 
 
