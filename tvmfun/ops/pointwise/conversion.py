@@ -15,7 +15,7 @@ from tvmfun.core.op import REGISTRY, nothing
 from tvmfun.core.relax import Spelling
 from tvmfun.core.trace import argument, producer
 from tvmfun.errors import DtypeError
-from tvmfun.ops.formula import NARROW, hidden, is_float, opaque, rounded_bits, zero
+from tvmfun.ops.formula import NARROW, hidden, is_float, is_nan, opaque, rounded_bits, zero
 from tvmfun.ops.parameters import Dtype
 from tvmfun.ops.pointwise.comparison import differ
 from tvmfun.ops.pointwise.registration import pointwise
@@ -36,6 +36,10 @@ def _to_integer(x: Any, dtype: str) -> Any:
     if dtype_name(x) in ("float16", "bfloat16"):
         x = tirx.Cast("float32", x)
     info = np.iinfo(dtype)
+    if info.bits <= 16:  # whose limits are floats, so that all is done in vectors of these
+        least, most = (tirx.const(float(limit), dtype_name(x)) for limit in (info.min, info.max))
+        known = tirx.Select(is_nan(x), zero(x), tirx.Select(x < most, tirx.Select(x > least, x, least), most))
+        return known.astype("int32").astype(dtype)
     whole = lambda value: opaque(value, dtype) if info.bits == 64 and value else tirx.const(value, dtype)
     low, end = (tirx.const(float(limit), dtype_name(x)) for limit in (info.min, 2 ** (info.bits - (info.min < 0))))
     outside = tirx.Select(x >= end, whole(info.max), tirx.Select(x < low, whole(info.min), tirx.const(0, dtype)))
