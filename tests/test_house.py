@@ -25,10 +25,10 @@ LAYERS = """
     checkpoints lower numpy
     execute export flatten_util profiling program_text sparse
     stages transforms
-    jit resampling
-    checks image lax tune
-    calibration random
-    data nn scipy
+    jit
+    checks lax tune
+    calibration random resampling
+    data image nn scipy
     metrics optim
     interop
     models

@@ -11,6 +11,7 @@ import tvmfun.numpy as tnp
 from tvmfun import dtypes
 from tvmfun.core import dims
 from tvmfun.core.array import Array
+from tvmfun.lax.staging import compiled
 from tvmfun.transforms import custom_vjp
 
 # Combinations of more elements than this, or than this part of all, take less time as products of matrices. The part
@@ -30,25 +31,38 @@ def combined(x: Array, weights: np.ndarray, axis: int) -> Array:
         weights: a matrix of shape (elements along the axis, combinations).
         axis: the axis, from 0 on.
     """
+    indices, factors = _taps(weights)
+    together = math.prod(map(dims.typical, x.shape[axis + 1 :]))
+    part = next(part for limit, part in _PARTS if together < limit)
+    uses_taps = 1 <= len(indices) <= min(_MOST_TAPS, -(-len(weights) // part))
+    wide = dtypes.DEFAULT_FLOAT if x.dtype.itemsize < dtypes.DEFAULT_FLOAT.itemsize else x.dtype
 
     @custom_vjp
     def combine(x: Array) -> Array:
-        wide = dtypes.DEFAULT_FLOAT if x.dtype.itemsize < dtypes.DEFAULT_FLOAT.itemsize else x.dtype
-        return tnp.astype(_combined(tnp.astype(x, wide), weights.astype(wide), axis), x.dtype)
+        if uses_taps:
+            return _looked_up(x, indices, factors.astype(wide), axis=axis)
+        return _multiplied(x, weights.astype(wide), axis=axis)
 
     combine.defvjp(lambda x: (combine(x), None), lambda _, g: (combined(g, weights.T, axis),))
     return combine(x)
 
 
-def _combined(x: Array, weights: np.ndarray, axis: int) -> Array:
-    indices, factors = _taps(weights)
-    together = math.prod(map(dims.typical, x.shape[axis + 1 :]))
-    part = next(part for limit, part in _PARTS if together < limit)
-    if not 1 <= len(indices) <= min(_MOST_TAPS, -(-len(weights) // part)):
-        return tnp.moveaxis(tnp.moveaxis(x, axis, -1) @ weights, -1, axis)
+@compiled("axis")
+def _looked_up(x: Array, indices: Array, factors: Array, *, axis: int) -> Array:
+    """Sums of elements at indices of shape (taps, combinations), times factors."""
+    wide = tnp.astype(x, factors.dtype)
     shape = (-1, *(1,) * (x.ndim - 1 - axis))
-    parts = (tnp.take(x, at, axis) * factor.reshape(shape) for at, factor in zip(indices, factors, strict=True))
-    return reduce(tnp.add, parts)
+    parts = (
+        tnp.take(wide, at, axis, mode="promise_in_bounds") * factor.reshape(shape)
+        for at, factor in zip(indices, factors, strict=True)
+    )
+    return tnp.astype(reduce(tnp.add, parts), x.dtype)
+
+
+@compiled("axis")
+def _multiplied(x: Array, weights: Array, *, axis: int) -> Array:
+    rows = tnp.moveaxis(tnp.astype(x, weights.dtype), axis, -1)
+    return tnp.astype(tnp.moveaxis(rows @ weights, -1, axis), x.dtype)
 
 
 def _taps(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
