@@ -271,6 +271,8 @@ def test_manager_keeps_the_last(tmp_path, background):
             manager.save(step, {"step": step}, metadata={"step": str(step)})
         assert manager.steps() == [3, 11]
         assert manager.load({"step": 0}) == {"step": 11} and manager.load({"step": 0}, 3) == {"step": 3}
+        with pytest.raises(FileNotFoundError, match=r"^\[Manager.load\] there is no step 5 in .*, but 3, 11\.$"):
+            manager.load({"step": 0}, 5)
         assert checkpoints.read(manager.path(3)).metadata == {"step": "3"}
     with checkpoints.Manager(folder, keep=None, background=background) as manager:
         manager.save(12, {"step": 12})

@@ -352,6 +352,12 @@ def test_moments_of_another_shape_are_not_broadcast(jitted, shape):
         update(grads, state, grads)
 
 
+def test_labels_of_other_parameters_are_named():
+    for optimizer in (optim.partition({"a": optim.sgd(0.1)}, {"c": "a"}), optim.masked(optim.sgd(0.1), {"c": True})):
+        with pytest.raises(TreeError, match="the parameters must have the tree structure of the mask or the labels"):
+            optimizer.init({"d": np.ones(3)})
+
+
 def test_states_that_grow():
     """Those of a user's transformation: it is the state that init returns."""
     momentum = optim.GradientTransformation(

@@ -87,12 +87,13 @@ class Manager:
         Raises:
             FileNotFoundError: if there is no such checkpoint.
         """
-        if step is None:
-            steps = self.steps()
-            if not steps:
-                raise FileNotFoundError(f"[Manager.load] there is no checkpoint in {self.folder}.")
-            step = steps[-1]
-        self.wait()
+        steps = self.steps()
+        if not steps:
+            raise FileNotFoundError(f"[Manager.load] there is no checkpoint in {self.folder}.")
+        step = steps[-1] if step is None else step
+        if step not in steps:
+            kept = ", ".join(map(str, steps))
+            raise FileNotFoundError(f"[Manager.load] there is no step {step} in {self.folder}, but {kept}.")
         return trees.load(self.path(step), like)
 
     def wait(self) -> None:

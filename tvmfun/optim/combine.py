@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from tvmfun import tree
 from tvmfun.boundary import described
-from tvmfun.errors import ArgumentError
+from tvmfun.errors import ArgumentError, TreeError
 from tvmfun.optim.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -153,7 +153,11 @@ def masked(inner: GradientTransformation, mask: MaskOrFn) -> GradientTransformat
     inner = with_extra_args_support(inner)
 
     def select(params: Params, mask_tree: PyTree) -> PyTree:
-        return tree.map(lambda keep, subtree: subtree if keep else MaskedNode(), mask_tree, params)
+        try:
+            return tree.map(lambda keep, subtree: subtree if keep else MaskedNode(), mask_tree, params)
+        except TreeError as error:
+            what = error.what.replace("tree 2", "the parameters").replace("tree 1", "the mask or the labels")
+            raise TreeError("masked", what, got=error.got, hint=error.hint) from None
 
     def init(params: Params) -> MaskedState:
         if isinstance(params, ParamsPlaceholder):
