@@ -79,6 +79,29 @@ def test_pads_of_computed_and_of_dynamic_arrays():
     )
 
 
+CONDITIONS = {
+    "xor": lambda xp, i: (i > 4) ^ (i <= 3),
+    "not": lambda xp, i: ~(i < 7),
+    "both": lambda xp, i: (i >= 2) & (i != 5),
+    "integers": lambda xp, i: (i < 3).astype("int8") + (i > 5),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32", "int8", "bfloat16"])
+@pytest.mark.parametrize("shape", [(3, 9, 8), (4, 16), (5, 16, 2)], ids=str)
+@pytest.mark.parametrize("name", CONDITIONS)
+def test_conditions_on_numbers_of_lanes(name, shape, dtype):
+    """Vectors of them are constant, on which TVM's analyzer fails if they are bound."""
+    x = array(*shape).astype("int8").astype("float32")
+    column = np.arange(shape[1]).reshape(-1, *(1,) * (len(shape) - 2))
+    mask = np.broadcast_to(CONDITIONS[name](np, column) != 0, shape)
+    index = lambda x: lax.broadcasted_iota("int32", x.shape, 1)
+    f = lambda x: tnp.where(CONDITIONS[name](tnp, index(x)) != 0, x, tnp.asarray(2, x.dtype))
+    for widths in (0, 1):
+        ours = tvmfun.jit(lambda x, widths=widths: tnp.pad(f(x), widths))(tnp.asarray(x).astype(dtype))
+        np.testing.assert_array_equal(ours.astype("float32"), np.pad(np.where(mask, x, 2), widths))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int8", "bool", "float16"])
 def test_concatenation_of_parts_of_odd_widths(dtype):
     parts = [array(30, width, dtype=dtype) for width in (13, 1, 50)]

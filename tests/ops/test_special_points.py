@@ -174,3 +174,20 @@ def test_acosh_has_a_derivative_where_it_has_no_value():
     with oracle.x64():
         expected = jax.grad(lambda x: jnp.sum(jnp.arccosh(x)))(x)
     np.testing.assert_allclose(tvmfun.grad(lambda x: tnp.sum(tnp.arccosh(x)))(x), expected, rtol=1e-12)
+
+
+OUTSIDE = [np.nan, np.inf, -np.inf, 1e30, -1e30, 300.7, -3.5, 127.9, -128.9, 65535.5, 2.0**31, -(2.0**63), 0.0]
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast:RuntimeWarning")
+@pytest.mark.parametrize("integer", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+def test_floats_as_integers(dtype, integer):
+    """Truncated and saturating, and 0 for NaN: of arguments and of constants, as in JAX."""
+    with jax.enable_x64(True):
+        x = jax.numpy.asarray(OUTSIDE, dtype)
+        expected = np.asarray(x.astype(integer))
+    x = tnp.asarray(np.asarray(x, "float64")).astype(dtype)
+    np.testing.assert_array_equal(tvmfun.jit(lambda x: x.astype(integer))(x), expected)
+    filled = lambda: [tnp.full((3,), value, dtype).astype(integer) for value in OUTSIDE]
+    np.testing.assert_array_equal(tvmfun.jit(filled)(), np.repeat(expected[:, None], 3, 1))

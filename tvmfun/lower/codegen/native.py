@@ -36,7 +36,7 @@ from tvmfun.lower.tir.calling_convention import (
     packed,
 )
 from tvmfun.lower.tir.flatten import flatten_buffers
-from tvmfun.lower.tir.held_values import hold, is_float, release, through_memory
+from tvmfun.lower.tir.held_values import hold, is_float, release, through_memory, without_vector_conditions
 from tvmfun.lower.tir.narrow_stores import protect_narrow_stores
 from tvmfun.lower.tir.step_vectors import with_step_vectors
 from tvmfun.lower.tir.walk import find, rewrite
@@ -498,6 +498,7 @@ _LOWERING = {
             # A select evaluates both sides; unsafe ones become branches.
             s_tir.transform.RewriteUnsafeSelect(),
             share,
+            _of_bodies("tvmfun.UnbindConditions", without_vector_conditions),
             # The calling convention of kernels.
             _of_functions("tvmfun.MakePacked", lambda function: function if is_packed(function) else packed(function)),
             tirx.transform.MakePackedAPI(),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import tvm
 from tvm import ir, tirx
 
+from tvmfun.lower.tir import build
 from tvmfun.lower.tir.walk import called, find, rewrite
 
 _NAME = "tirx.tvmfun_held"
@@ -42,6 +43,27 @@ def through_memory(body: tirx.Stmt) -> tirx.Stmt:
     optimizer makes registers of such memory; without it, ``codegen.mem2reg`` does.
     """
     return rewrite(body, (tirx.Bind, _through_memory)) if any(map(_is_formula, find(body, tirx.Bind))) else body
+
+
+def without_vector_conditions(body: tirx.Stmt) -> tirx.Stmt:
+    """Returns the statement with vectors of conditions where their variables were; itself if none are bound.
+
+    TVM's analyzer of sets fails on those that it finds to be constant, such as of a comparison of the lanes' numbers.
+    """
+    values: dict[ir.Var, tirx.PrimExpr] = {}
+    for binding in find(body, tirx.Bind):
+        if _is_of_conditions(binding.value):
+            values[binding.var] = build.substitute(binding.value, values)
+    if not values:
+        return body
+    nothing = lambda binding: tirx.Evaluate(0) if binding.var in values else binding
+    return build.substitute(rewrite(body, (tirx.Bind, nothing)), values)
+
+
+def _is_of_conditions(value: tirx.PrimExpr) -> bool:
+    """Whether an expression is a vector of truth values, or of integers that are converted from them."""
+    value = value.value if isinstance(value, tirx.Cast) else value
+    return str(value.ty).startswith("boolx")
 
 
 def is_float(binding: tirx.Bind) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -33,17 +34,27 @@ def _to_integer(x: Any, dtype: str) -> Any:
 
     In LLVM a value that does not fit gives poison, and vectors differ from scalars there.
     """
+    info = np.iinfo(dtype)
+    whole = lambda value: opaque(value, dtype) if info.bits == 64 and value else tirx.const(value, dtype)
+    known = _constant(x)
+    if known is not None:  # TVM's simplifier would convert NaN and infinities
+        return whole(0 if math.isnan(known) else int(min(max(known, info.min), info.max)))
     if dtype_name(x) in ("float16", "bfloat16"):
         x = tirx.Cast("float32", x)
-    info = np.iinfo(dtype)
     if info.bits <= 16:  # whose limits are floats, so that all is done in vectors of these
         least, most = (tirx.const(float(limit), dtype_name(x)) for limit in (info.min, info.max))
-        known = tirx.Select(is_nan(x), zero(x), tirx.Select(x < most, tirx.Select(x > least, x, least), most))
-        return known.astype("int32").astype(dtype)
-    whole = lambda value: opaque(value, dtype) if info.bits == 64 and value else tirx.const(value, dtype)
+        within = tirx.Select(is_nan(x), zero(x), tirx.Select(x < most, tirx.Select(x > least, x, least), most))
+        return within.astype("int32").astype(dtype)
     low, end = (tirx.const(float(limit), dtype_name(x)) for limit in (info.min, 2 ** (info.bits - (info.min < 0))))
     outside = tirx.Select(x >= end, whole(info.max), tirx.Select(x < low, whole(info.min), tirx.const(0, dtype)))
     return tirx.Select(tirx.And(x >= low, x < end), x.astype(dtype), outside)
+
+
+def _constant(x: Any) -> float | None:
+    """The value of a float that is constant; TVM has those of bfloat16 as conversions."""
+    if isinstance(x, tirx.Cast) and isinstance(x.value, tirx.FloatImm) and dtype_name(x) == "bfloat16":
+        return float(dtypes.canonical("bfloat16").type(x.value.value))
+    return x.value if isinstance(x, tirx.FloatImm) else None
 
 
 def _rounded_to_odd(x: Any) -> Any:
