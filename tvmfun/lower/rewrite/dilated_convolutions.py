@@ -38,12 +38,13 @@ def split_dilated_convolutions(program: Program) -> Program:
     Args:
         program: without calls.
     """
+    found = [_without_zeros(equation) for equation in program.equations]
+    if not any(found):
+        return program
     equations: list[Equation] = []
-    for equation in program.equations:
-        compute = _without_zeros(equation)
+    for equation, compute in zip(program.equations, found, strict=True):
         equations += [equation] if compute is None else composed(equation, compute)
-    same = len(equations) == len(program.equations)
-    return program if same and equations == [*program.equations] else replace(program, equations=tuple(equations))
+    return replace(program, equations=tuple(equations))
 
 
 def _without_zeros(equation: Equation) -> Callable[..., Array] | None:
