@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import reduce
+from typing import Any
 
 import numpy as np
 
@@ -48,7 +49,7 @@ def combined(x: Array, weights: np.ndarray, axis: int) -> Array:
 
 
 @compiled("axis")
-def _looked_up(x: Array, indices: Array, factors: Array, *, axis: int) -> Array:
+def _looked_up(x: Array, indices: Any, factors: Any, *, axis: int) -> Array:
     """Sums of elements at indices of shape (taps, combinations), times factors."""
     wide = tnp.astype(x, factors.dtype)
     shape = (-1, *(1,) * (x.ndim - 1 - axis))
@@ -60,7 +61,7 @@ def _looked_up(x: Array, indices: Array, factors: Array, *, axis: int) -> Array:
 
 
 @compiled("axis")
-def _multiplied(x: Array, weights: Array, *, axis: int) -> Array:
+def _multiplied(x: Array, weights: Any, *, axis: int) -> Array:
     rows = tnp.moveaxis(tnp.astype(x, weights.dtype), axis, -1)
     return tnp.astype(tnp.moveaxis(rows @ weights, -1, axis), x.dtype)
 
