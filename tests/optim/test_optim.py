@@ -359,7 +359,7 @@ def test_labels_of_other_parameters_are_named():
 
 
 def test_states_that_grow():
-    """Those of a user's transformation: it is the state that init returns."""
+    """A user's transformation may return other shapes than its init."""
     momentum = optim.GradientTransformation(
         lambda params: tnp.zeros(()), lambda updates, state, params=None: (updates + 0.9 * state,) * 2
     )

@@ -9,7 +9,7 @@ from tvmfun.names.of_pytorch import ARGUMENTS, INSTEAD_OF_ARGUMENTS
 
 
 def argument_for(name: str, parameters: Collection[str]) -> str | None:
-    """What to write instead of an argument that a function does not have, if there is something alike.
+    """The hint for an argument that a function does not have: what to write instead, if there is something alike.
 
     Args:
         name: of the argument, without ``=``.
