@@ -41,8 +41,7 @@ _ABOUT_ARGUMENTS = (ArgumentError, DtypeError, IndexingError, ShapeError, TreeEr
 _OF_PYTHON = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 # Errors of Python about a call that does not fit a signature, which name the function inside.
-_MISSING = re.compile(r"missing \d+ required (?:keyword-only|positional) arguments?: (.+)")
-_MISSING_NAMES = re.compile(r"missing \d+ required keyword-only arguments?: (.+)")
+_MISSING = re.compile(r"missing \d+ required (keyword-only|positional) arguments?: (.+)")
 _UNKNOWN = re.compile(r"got an unexpected keyword argument '(\w+)'")
 _TOO_MANY = re.compile(r"takes (?:from \d+ to )?\d+ positional arguments? but \d+ ")
 
@@ -187,8 +186,9 @@ def _explained(error: Exception, name: str, function: Callable, args: tuple, kwa
     # Not about a function of the user's that another one calls.
     is_own = _is_about_call(error) or reason.startswith(f"{inspect.unwrap(function).__qualname__}()")
     what, hint = f"it cannot work with these arguments: {reason}", f"help({name})"
-    if missing := (_MISSING if is_own else _MISSING_NAMES).search(reason):
-        names = ", ".join(f"{one}=" for one in re.findall(r"'(\w+)'", missing[1]))
+    missing = _MISSING.search(reason)
+    if missing and (is_own or missing[1] == "keyword-only"):
+        names = ", ".join(f"{one}=" for one in re.findall(r"'(\w+)'", missing[2]))
         what = f"the arguments {names} are missing" if "," in names else f"the argument {names} is missing"
     elif is_own and (unknown := _UNKNOWN.search(reason)):
         what = f"there is no argument {unknown[1]}="

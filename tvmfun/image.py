@@ -16,7 +16,7 @@ from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.names import missing as _missing
 from tvmfun.numpy.creation import as_shape
-from tvmfun.resampling import combined
+from tvmfun.resampling import combined, multiplied
 from tvmfun.typing import ArrayLike
 
 __all__ = ["ResizeMethod", "resize", "scale_and_translate"]
@@ -161,8 +161,7 @@ def scale_and_translate(
     scale, translation = tnp.astype(scale, dtype), tnp.astype(translation, dtype)
     for i, axis in enumerate(axes):
         weights = _weights(tnp, image.shape[axis], sizes[axis], scale[i], translation[i], kernel, antialias)
-        weights = tnp.astype(weights, image.dtype)
-        image = tnp.moveaxis(tnp.moveaxis(image, axis, -1) @ weights, -1, axis)
+        image = multiplied(image, tnp.astype(weights, image.dtype), axis=axis)
     return image
 
 

@@ -42,7 +42,7 @@ def combined(x: Array, weights: np.ndarray, axis: int) -> Array:
     def combine(x: Array) -> Array:
         if uses_taps:
             return _looked_up(x, indices, factors.astype(wide), axis=axis)
-        return _multiplied(x, weights.astype(wide), axis=axis)
+        return multiplied(x, weights.astype(wide), axis=axis)
 
     combine.defvjp(lambda x: (combine(x), None), lambda _, g: (combined(g, weights.T, axis),))
     return combine(x)
@@ -61,7 +61,8 @@ def _looked_up(x: Array, indices: Any, factors: Any, *, axis: int) -> Array:
 
 
 @compiled("axis")
-def _multiplied(x: Array, weights: Any, *, axis: int) -> Array:
+def multiplied(x: Array, weights: Any, *, axis: int) -> Array:
+    """The combinations by a product with the whole matrix, in its dtype, then rounded to the array's."""
     rows = tnp.moveaxis(tnp.astype(x, weights.dtype), axis, -1)
     return tnp.astype(tnp.moveaxis(rows @ weights, -1, axis), x.dtype)
 

@@ -9,6 +9,7 @@ import tvmfun.numpy as tnp
 from tvmfun.core import dims
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
+from tvmfun.ops.conv import span
 from tvmfun.random.keys import check_key
 from tvmfun.typing import ArrayLike, Key
 
@@ -132,11 +133,11 @@ def check_windows(
 ) -> None:
     """Raises a ShapeError if a window does not fit into a padded axis, whose results would be none."""
     for n, k, d, (low, high) in zip(sizes, window, dilation or (1,) * len(sizes), margins, strict=True):
-        span = (k - 1) * d + 1
-        if not dims.is_dynamic((n, k)) and 0 < n < span - low - high:
+        width = span(k, d)
+        if not dims.is_dynamic((n, k)) and 0 < n < width - low - high:
             raise ShapeError(
                 where,
-                f"a window of {span} must fit into each axis with its padding",
+                f"a window of {width} must fit into each axis with its padding",
                 got=f"axes of {tuple(sizes)} with the padding {margins}",
             )
 

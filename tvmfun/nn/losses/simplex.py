@@ -34,10 +34,10 @@ def project_on_simplex(x: Array) -> Array:
     threshold = (tnp.take_along_axis(sums, last, axis=-1) - 1) / tnp.astype(last + 1, x.dtype)
     for _ in range(3):
         # Newton's method for what the sums have rounded; the last step is the one that derivatives see.
-        stays = x > lax.stop_gradient(threshold)
+        start = lax.stop_gradient(threshold)
+        stays = x > start
         count = tnp.astype(tnp.count_nonzero(stays, axis=-1, keepdims=True), x.dtype)
-        excess = tnp.sum(tnp.where(stays, x - lax.stop_gradient(threshold), 0), axis=-1, keepdims=True) - 1
-        threshold = lax.stop_gradient(threshold) + excess / count
+        threshold = start + (tnp.sum(tnp.where(stays, x - start, 0), axis=-1, keepdims=True) - 1) / count
     # 0, or NaN if the threshold is.
     nothing = tnp.abs(0 * lax.stop_gradient(threshold))
     return tnp.astype(tnp.where(stays & (x > threshold), x - threshold, nothing), dtype)
