@@ -30,7 +30,7 @@ def assert_product(got, x, w, bias=0.0):
 def is_along_terms(compiled):
     """Whether the machine code fetches the rows of the next tile; micro-kernels of panels fetch those of a panel."""
     texts = [module.inspect_source("asm") for module in modules(compiled.executable.module)]
-    return any("prefetcht0" in text and "tvmfun.micro.product" not in text for text in texts)
+    return any("prefetcht1" in text and "tvmfun.micro.product" not in text for text in texts)
 
 
 # Rows and terms that tiles, blocks and vectors do not divide; rows enough for 16 tiles of 8.

@@ -230,9 +230,9 @@ def seq(*stmts: Stmt | None) -> Stmt:
     return sequence([stmt for stmt in stmts if stmt is not None])
 
 
-def prefetch(load: ir.TensorLoad, to_write: bool = False) -> Stmt:
-    """Fetches the cache line of an element, which need not exist, to read it later, or to write it."""
-    kind, locality, is_data = (tirx.const(value, "int32") for value in (int(to_write), 3, 1))
+def prefetch(load: ir.TensorLoad, to_write: bool = False, level: int = 1) -> Stmt:
+    """Fetches the cache line of an element, which need not exist, to read it later, or to write it, into a cache."""
+    kind, locality, is_data = (tirx.const(value, "int32") for value in (int(to_write), 4 - level, 1))
     arguments = (tirx.address_of(load), kind, locality, is_data)
     return tirx.Evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch.p0", *arguments))
 

@@ -87,8 +87,8 @@ class _FewColumns:
         self.contraction, self.stage = contraction, contraction.stage
         self.row, self.column, (self.terms,) = contraction.row, contraction.column, contraction.stage.reduce
         self.columns, self.lanes = self.column.extent, machine.lanes(self.stage.dtype)
-        # Registers hold the sums of each row and column, and a vector of each: LLVM loads all of these first.
-        most = min((machine.registers - self.columns) // (self.columns + 1), MOST_ROWS)
+        # Registers hold the sums of each row and column, a vector of each row, and one of the right factor.
+        most = min((machine.registers - 1) // (self.columns + 1), MOST_ROWS)
         self.tiles = Axis.fresh(self.row, build.ceil_div(self.row.extent, most))
         self.rows = build.ceil_div(self.row.extent, self.tiles.extent)
         # The right factor of a block of terms stays in the L1 cache while tiles of rows go by.
@@ -132,8 +132,8 @@ class _FewColumns:
         last = self.blocks.extent - 1
 
         def each(make: Callable[[Buffer, int, int, Expr], Stmt]) -> Stmt:
-            pairs = product(range(rows), range(self.columns))
-            return build.seq(*(self._lanes(lambda k, i=i, j=j: make(sums[i][j], i, j, k)) for i, j in pairs))
+            pairs = product(range(self.columns), range(rows))
+            return build.seq(*(self._lanes(lambda k, i=i, j=j: make(sums[i][j], i, j, k)) for j, i in pairs))
 
         def add(start: Expr) -> Stmt:
             def one(own: Buffer, i: int, j: int, k: Expr) -> Stmt:
@@ -159,7 +159,7 @@ class _FewColumns:
     def _prefetch(self, env: Env, i: int, start: Expr) -> Stmt:
         """Fetches a cache line of a row of the next tile: the hardware would begin anew at each row."""
         at = {**env, self.row.var: env[self.row.var] + i, self.terms.var: start}
-        return build.prefetch(build.substitute(self.contraction.left, at))
+        return build.prefetch(build.substitute(self.contraction.left, at), level=2)
 
     def _finish(self, env: Env, i: int, sums: Sequence[Buffer]) -> Stmt:
         """Adds up the lanes of a row's sums and the terms that fill no vector, and stores the results."""
