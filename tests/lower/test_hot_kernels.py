@@ -94,6 +94,17 @@ def test_the_innermost_loop_of_a_product_stores_nothing(name, mcpu):
 
 
 @pytest.mark.parametrize("mcpu", VECTORS)
+@pytest.mark.parametrize("rows", [1, 2, 8, 32])
+def test_few_rows_fetch_a_later_panel_of_a_large_operand(rows, mcpu):
+    """The prefetcher follows fewer rows of the right operand than a block has."""
+    specifications = float32(rows, 1100), float32(1100, 4096)
+    compiled = tvmfun.jit(lambda a, b: a @ b, target=target(mcpu)).lower(*specifications).compile()
+    code = "\n".join(library.inspect_source("asm") for library in modules(compiled.executable.module))
+    hot = max(basic_blocks(code), key=lambda block: sum(line.startswith("vfmadd") for line in block))
+    assert any(line.startswith("prefetcht1") for line in hot) == (rows > 1)
+
+
+@pytest.mark.parametrize("mcpu", VECTORS)
 def test_vectors_of_a_grouped_convolution_stay_in_a_group(mcpu):
     """A vector over two groups of channels loads its factors from separate addresses, one by one."""
     grouped = lambda x, w: lax.conv_general_dilated(

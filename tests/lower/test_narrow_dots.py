@@ -263,6 +263,35 @@ def test_batches_of_fewer_rows_than_batches(left, rows):
     assert (abs(result - x @ y) <= (0 if left in INTEGERS else 1e-5 * (abs(x) @ abs(y)))).all()
 
 
+@pytest.mark.quick("bfloat16-7-1030-4100", "int8-5-2051-2300", "uint8-7-1030-4100")
+@pytest.mark.parametrize(
+    "sizes", [(7, 1030, 4100), (5, 2051, 2300), (16, 2048, 4096)], ids=lambda s: "-".join(map(str, s))
+)
+@pytest.mark.parametrize("left", [BFLOAT16, "int8", "uint8"])
+def test_few_rows_stream_words_of_a_large_right_operand(left, sizes):
+    """Words and columns in whole blocks or not; the sums of a block are added to those of the blocks before."""
+    rng = np.random.default_rng(0)
+    draw, wide = (normal, "float32") if left == BFLOAT16 else (any_integer, "int32")
+    (x, y), *_ = pair(rng, sizes, (False, False), (left, left), draw)
+    scale = 3 if left in INTEGERS else np.float32(0.5)
+    f = tvmfun.jit(lambda x, y, z: (dot(x, y, wide), dot(x, y, wide) * scale + z))
+    z = draw(rng, (sizes[2],), "int32" if left in INTEGERS else "float32")
+    compiled = f.lower(x, y, z).compile()
+    plain, scaled = map(np.asarray, compiled(x, y, z))
+    if left in INTEGERS:
+        expected = x.astype("int64") @ y.astype("int64")
+        np.testing.assert_array_equal(plain, expected.astype("int32"))
+        np.testing.assert_array_equal(scaled, (3 * expected + z).astype("int32"))
+    else:
+        wide_x, wide_y = x.astype("float64"), y.astype("float64")
+        error = bound(wide_x, wide_y, 0)
+        assert (abs(plain - wide_x @ wide_y) <= error).all()
+        assert (abs(scaled - (wide_x @ wide_y / 2 + z)) <= error + 2.0**-22 * abs(z)).all()
+    if "avx512bf16" in HOST.features and sizes[0] < 8:
+        texts = [module.inspect_source("asm") for module in modules(compiled.executable.module)]
+        assert any("prefetcht1" in text for text in texts)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("left", [BFLOAT16, "int8"])
 def test_long_sums_are_cut_in_pieces(left):

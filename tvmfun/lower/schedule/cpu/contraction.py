@@ -36,11 +36,14 @@ MAX_ROWS = 14
 # Multiplications, a tenth of a millisecond, up to which compiling matters more than the last percents of speed.
 _LITTLE_WORK = 1 << 24
 
-# A right operand that is larger than L2 is read in blocks of so many rows, as long as a task, if the left one has few
-# rows: the prefetcher follows that many rows, but no column. The sums stay in memory between blocks.
-_STREAMED_TERMS, _STREAMED_ROWS = 32, 32
+# A right operand that is larger than L2 is read in blocks of so many rows, or words, as long as a task, if the left one
+# has few rows: the prefetcher follows that many rows, but no column. The sums stay in memory between blocks.
+_STREAMED_TERMS = 32
+# The most rows of the left operand; the same if packing panels costs more, in a small L2 of a processor with many
+# registers; and of packed words, which are packed either way.
+_STREAMED_ROWS, _STREAMED_ROWS_OF_SMALL, _STREAMED_ROWS_OF_WORDS = 32, 64, 16
 # Only if its rows are more bytes apart than this, by the level of the cache for a panel.
-_STREAMED_BYTES = {1: 1 << 10, 2: 4 << 10}
+_STREAMED_BYTES = {1: 1 << 10, 2: 2 << 10}
 # Rows of the left operand are packed if their terms are not neighbours, or are converted, and if there are more terms
 # than this and more work. To transpose them takes as long as the product with some 50 columns, but to read a few
 # elements of each line takes longer. Where rows would be packed anew for each panel, there must be more columns. Blocks
@@ -192,18 +195,29 @@ def plan(contraction: Contraction, machine: Machine) -> Tiling:
 
 def _is_streamed(contraction: Contraction, machine: Machine) -> bool:
     """Whether few rows multiply a right operand that is larger than L2 and has long rows."""
-    right, stage, column = contraction.right, contraction.stage, contraction.column
+    right, stage, column, dot = contraction.right, contraction.stage, contraction.column, contraction.dot
     axes = [*stage.space, *stage.reduce]
-    if contraction.dot is not None or not isinstance(right, ir.TensorLoad):
-        return False
+    if dot is not None and reads_several(right):
+        return False  # words are contiguous along the terms
     if not all(isinstance(axis.extent, int) and axis.limit is None for axis in axes):
         return False
-    nbytes = build.points([*stage.reduce, column]) * build.bits(str(right.ty)) // 8
-    if _rows_of(contraction) > _STREAMED_ROWS or nbytes < machine.cache_bytes(2):
+    load, depth = _load_of_right(contraction), 1 if dot is None else dot.depth
+    if load is None or not _has_contiguous_rows(contraction):
+        return False
+    nbytes = build.points([*stage.reduce, column]) * depth * build.bits(str(load.ty)) // 8
+    if _rows_of(contraction) > _most_streamed_rows(contraction, machine) or nbytes < machine.cache_bytes(2):
         return False
     distance = bytes_between_rows(contraction)
-    far = _STREAMED_BYTES[machine.settings.panel_level]
-    return distance is not None and dims.typical(distance) > far and _has_contiguous_rows(contraction)
+    far = _STREAMED_BYTES[machine.settings.panel_level if dot is None else 1]
+    return distance is not None and dims.typical(distance) > far * depth
+
+
+def _most_streamed_rows(contraction: Contraction, machine: Machine) -> int:
+    """The most rows of the left operand for which the right one is read in blocks of rows."""
+    if contraction.dot is not None:
+        return _STREAMED_ROWS_OF_WORDS
+    is_small = machine.registers >= MANY_REGISTERS and machine.cache_bytes(2) < LARGE_BYTES
+    return _STREAMED_ROWS_OF_SMALL if is_small else _STREAMED_ROWS
 
 
 def _has_strided_terms(contraction: Contraction, lanes: int) -> bool:
@@ -323,21 +337,31 @@ def _rows_of(contraction: Contraction) -> int:
     return build.points([axis for axis in contraction.stage.space if not build.uses(contraction.right, axis.var)])
 
 
+def _load_of_right(contraction: Contraction) -> ir.TensorLoad | None:
+    """The load of the right operand, or that of the first term of a packed word; None if it is no array."""
+    right = contraction.right
+    if contraction.dot is None:
+        return right if isinstance(right, ir.TensorLoad) else None
+    loads = build.loads(right)
+    is_one = bool(loads) and all(load.source.same_as(loads[0].source) for load in loads)
+    return loads[0] if is_one else None
+
+
 def _has_contiguous_rows(contraction: Contraction) -> bool:
     """Whether a row of the right operand is contiguous."""
-    right, stage = contraction.right, contraction.stage
-    if not isinstance(right, ir.TensorLoad):
+    load, stage = _load_of_right(contraction), contraction.stage
+    if load is None:
         return False
-    return build.stride(right.source, right.indices, contraction.column, [*stage.space, *stage.reduce]) == 1
+    return build.stride(load.source, load.indices, contraction.column, [*stage.space, *stage.reduce]) == 1
 
 
 def bytes_between_rows(contraction: Contraction) -> Size | None:
-    """The bytes from one row of the right operand to the next; None if they vary, or it is no array."""
-    right, stage = contraction.right, contraction.stage
-    if not isinstance(right, ir.TensorLoad) or not stage.reduce:
+    """The bytes between rows of the right operand, or of its words; None if they vary, or it is no array."""
+    load, stage = _load_of_right(contraction), contraction.stage
+    if load is None or not stage.reduce:
         return None
-    step = build.stride(right.source, right.indices, stage.reduce[-1], [*stage.space, *stage.reduce])
-    return None if step is None else step * build.bits(str(right.ty)) // 8
+    step = build.stride(load.source, load.indices, stage.reduce[-1], [*stage.space, *stage.reduce])
+    return None if step is None else step * build.bits(str(load.ty)) // 8
 
 
 def _panels_of_tiles(contraction: Contraction, machine: Machine) -> Tiling:

@@ -67,6 +67,9 @@ class ContractionLoops:
         later: whether the output has sums already, to which these are added; not with epilogues.
     """
 
+    #: The panels from one to that of which it fetches the rows; 0 if it does not.
+    panels_ahead = 0
+
     def __init__(
         self,
         contraction: Contraction,

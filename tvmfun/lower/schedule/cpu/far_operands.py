@@ -10,11 +10,12 @@ import math
 from collections.abc import Sequence
 
 from tvm import tirx
-from tvm.tirx import AllocBuffer, BufferStore, Stmt
+from tvm.tirx import AllocBuffer, Buffer, BufferStore, Stmt
 
 from tvmfun.lower.schedule.cpu.contraction import has_near_terms
-from tvmfun.lower.schedule.cpu.contraction_loops import ContractionLoops
+from tvmfun.lower.schedule.cpu.contraction_loops import ContractionLoops, Panel
 from tvmfun.lower.schedule.cpu.grouped_panels import GroupedLoops
+from tvmfun.lower.schedule.cpu.product_tiles import LINE_BITS
 from tvmfun.lower.schedule.cpu.transpose import ramp, read_row, transpose_tile
 from tvmfun.lower.settings import MANY_REGISTERS
 from tvmfun.lower.tir import build
@@ -39,11 +40,13 @@ class _Strips(ContractionLoops):
 class StreamedLoops(_Strips):
     """Loops in which a task has a strip of panels: for each block of terms, all rows of all panels.
 
-    So each row of the right operand is read along the strip. The sums of the strip stay in L2 between blocks.
+    So each row of the right operand is read along the strip, and fetched into L2 two panels ahead: its rows may be more
+    than the prefetcher follows. The sums of the strip stay in L2 between blocks.
     """
 
     # The fewest bytes of a row in a strip: two pages, at whose ends the prefetcher begins anew.
     _LENGTH = 8 << 10
+    panels_ahead = 2
 
     def divide(self) -> None:
         """Divides the panels into strips."""
@@ -66,6 +69,16 @@ class StreamedLoops(_Strips):
     def wants_packing(self, reuse: int) -> bool:
         """Whether the right operand cannot be read in vectors; the rows of a block stay in L1."""
         return super().wants_packing(1)
+
+    def pack_term(self, env: Env, panel: Panel, packed: Buffer) -> Stmt:
+        """Copies the elements of one term, and fetches those of a later panel."""
+        ahead = panel.start + self.panels_ahead * self.tiling.columns
+        size = max(build.bits(str(load.ty)) for load in build.loads(self.contraction.right))
+        rights = (
+            self.right({**env, self.column.var: ahead + begin}) for begin in range(0, panel.width, LINE_BITS // size)
+        )
+        fetches = (build.prefetch(load, level=2) for right in rights for load in build.loads(right))
+        return build.seq(*fetches, super().pack_term(env, panel, packed))
 
 
 class PackedRowsLoops(_Strips, GroupedLoops):

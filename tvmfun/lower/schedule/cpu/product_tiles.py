@@ -193,6 +193,7 @@ class ProductTile(Tile):
         rows_ahead = loops.rows_ahead(env, rows)
         self.fetched_rows = 0 if rows_ahead is None else rows_ahead.count
         self.fetched = 0 if rows_ahead is None else rows_ahead.first * steps.left_row
+        self.beside = loops.panels_ahead * loops.tiling.columns
 
     def _steps_ahead(self, packed: Buffer | None) -> int:
         """The steps by which rows of the right factor are fetched before they are read."""
@@ -284,4 +285,5 @@ class ProductTile(Tile):
             ahead=self.ahead,
             following=following,
             fetched_rows=self.fetched_rows,
+            beside=self.beside,
         )

@@ -16,6 +16,8 @@ from tvmfun.lower.tir.walk import called
 
 # The terms that the innermost loop takes per iteration, if one around it fetches rows.
 _UNROLLED = 4
+# The bytes of a cache line.
+LINE_BYTES = 64
 #: The intrinsic that loads some elements of a vector.
 MASKED = "llvm.masked.load"
 
@@ -60,6 +62,7 @@ class TileProduct:
         following: how each of several tiles begins, whose number is an argument of the function; None if there is one.
         fetched_rows: the rows of the left factor, from an element that is an argument of the function on, of which each
             step of the loop around the innermost one fetches a cache line.
+        beside: the columns to a later panel, of which each step fetches its row into L2; 0 if it does not.
     """
 
     bits: int
@@ -74,6 +77,7 @@ class TileProduct:
     ahead: int = 0
     following: Next | None = None
     fetched_rows: int = 0
+    beside: int = 0
 
     @property
     def vectors(self) -> int:
@@ -87,17 +91,18 @@ class TileProduct:
         shape = f"{self.bits}.{self.rows}.{self.columns}.{self.lanes}.{self.right_columns}.{self.left_row}"
         sums_row = "" if self.sums_row is None else self.sums_row
         following = "" if self.following is None else _joined([astuple(self.following)])
-        loops = f"{terms}.{self.ahead}.{following}.{self.fetched_rows}"
+        loops = f"{terms}.{self.ahead}.{following}.{self.fetched_rows}.{self.beside}"
         return f"{PREFIX}product.{shape}.{sums_row}.{int(self.adds)}.{loops}"
 
     @classmethod
     def of_name(cls, fields: Sequence[str]) -> TileProduct:
         """The function of a name, from the fields after its kind."""
-        *shape, sums_row, adds, terms, ahead, following, fetched_rows = fields
+        *shape, sums_row, adds, terms, ahead, following, fetched_rows, beside = fields
         own_row = int(sums_row) if sums_row else None
         loops = tuple(Terms(*numbers) for numbers in _split(terms))
         after = next((Next(*numbers) for numbers in _split(following)), None)
-        return cls(*map(int, shape), own_row, adds == "1", loops, int(ahead), after, int(fetched_rows))
+        fetched = int(fetched_rows), int(beside)
+        return cls(*map(int, shape), own_row, adds == "1", loops, int(ahead), after, *fetched)
 
     def call(
         self,
@@ -218,6 +223,15 @@ class _Product:
         lines = [offset_by("fetched.at", left, "%fetched")] if rows else []
         return lines + [line for i in rows for line in fetch(f"fetched.row{i}", "fetched.at", i * step)]
 
+    def _fetched_beside(self, right: str) -> list[str]:
+        """Fetches a row of a later panel into L2, which the prefetcher does not: few of its rows are on one page."""
+        start, end = (columns * self.item for columns in (self.product.beside, self.product.columns))
+        return [
+            line
+            for offset in range(0, end, LINE_BYTES)
+            for line in fetch(f"{right}.beside{offset}", right, start + offset, level=2)
+        ]
+
     def _phi(self, loop: int, kind: str, name: str, start: str, before: str) -> str:
         return f"  %{name}.{loop} = phi {kind} [{start}, %{before}], [%{name}.{loop}.next, %next{loop}]"
 
@@ -238,6 +252,8 @@ class _Product:
             if product.ahead:
                 distance = product.ahead * terms.right * self.item
                 lines += fetch(f"right.ahead{j}{own}", f"right.at{j}{own}", distance)
+        if product.beside:
+            lines += self._fetched_beside(f"right.at0{own}")
         before = f"sum{last}." if number == 0 else f"after{number - 1}."
         after = "new" if number == self.unrolled - 1 else f"after{number}."
         for i in range(product.rows):

@@ -34,9 +34,9 @@ def offset_by(name: str, pointer: str, offset: int | str) -> str:
     return f"  %{name} = getelementptr i8, ptr %{pointer}, i64 {offset}"
 
 
-def fetch(name: str, pointer: str, offset: int) -> list[str]:
-    """The lines that fetch the cache line at a pointer and an offset in bytes, which need not exist."""
-    return [offset_by(name, pointer, offset), f"  call void @{FETCH}(ptr %{name}, i32 0, i32 3, i32 1)"]
+def fetch(name: str, pointer: str, offset: int, level: int = 1) -> list[str]:
+    """The lines that fetch the cache line at a pointer and an offset in bytes, which need not exist, into L1 or L2."""
+    return [offset_by(name, pointer, offset), f"  call void @{FETCH}(ptr %{name}, i32 0, i32 {4 - level}, i32 1)"]
 
 
 def order_of(lanes: Sequence[int | None]) -> str:
