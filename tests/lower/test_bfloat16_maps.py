@@ -43,6 +43,40 @@ def test_rounding(length):
     assert_equal(tvmfun.jit(lambda y: y * y[:, ::-1])(y), expected)
 
 
+@pytest.mark.parametrize("length", [1, 15, 16, 33, 1000])
+@pytest.mark.parametrize("name", ["abs", "negative", "both", "maximum", "clip", "where", "relu", "rounded", "of a sum"])
+def test_numbers_that_are_chosen_need_no_rounding(name, length):
+    """Chosen numbers keep their bits, and those of a branch that computes are rounded."""
+    x, y = (numbers(3, length).astype(BFLOAT16) for _ in range(2))
+    at = RNG.random((3, length)) < 0.5
+    function = {
+        "abs": lambda ns, x, y: ns.abs(x),
+        "negative": lambda ns, x, y: -x,
+        "both": lambda ns, x, y: -ns.abs(-x),
+        "maximum": lambda ns, x, y: ns.maximum(x, -y),
+        "clip": lambda ns, x, y: ns.minimum(ns.maximum(x, ns.asarray(-1, BFLOAT16)), ns.asarray(0.1, BFLOAT16)),
+        "where": lambda ns, x, y: ns.where(at, x, ns.asarray(0.3, BFLOAT16)),
+        "relu": lambda ns, x, y: ns.where(x > 0, x, ns.asarray(0, BFLOAT16)),
+        "rounded": lambda ns, x, y: ns.where(at, x, x * y),
+        "of a sum": lambda ns, x, y: ns.where(x > 0, ns.abs(x + y), -y),
+    }[name]
+    with np.errstate(over="ignore", invalid="ignore"):
+        assert_equal(tvmfun.jit(lambda x, y: function(tnp, x, y))(x, y), function(np, x, y))
+
+
+def test_maxima_and_sums_of_chosen_numbers():
+    """A maximum is one of the numbers; a sum of them is rounded, in the kernel that chooses them as well."""
+    x, y = (RNG.standard_normal((6, 45)).astype(BFLOAT16) for _ in range(2))
+    f = tvmfun.jit(lambda x, y: (x.max(0), x.max(1), lax.cummax(x, 1), abs(x).max(), (tnp.maximum(x, -y) + y) * x))
+    assert_equal(f(x, y)[0], x.max(0))
+    assert_equal(f(x, y)[1], x.max(1))
+    assert_equal(f(x, y)[2], np.maximum.accumulate(x, 1))
+    assert_equal(f(x, y)[3], abs(x).max())
+    wide = (np.maximum(x, -y).astype("float32") + y.astype("float32")) * x.astype("float32")
+    assert (abs(np.asarray(f(x, y)[4], "float32") - wide) <= 2.0**-7 * (abs(wide) + abs(x.astype("float32")))).all()
+    assert_equal(lax.fori_loop(0, 3, lambda i, c: -abs(c + x), y), -abs(-abs(-abs(y + x) + x) + x))
+
+
 def test_repeated_numbers():
     y, rows, at = numbers().astype(BFLOAT16), numbers(5).astype(BFLOAT16), RNG.random((5, 37)) < 0.5
     z = numbers(5, 37).astype(BFLOAT16)

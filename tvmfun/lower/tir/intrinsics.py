@@ -15,6 +15,7 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.tirx import AllocBuffer, Bind, BufferStore, For, ForKind, Stmt
 
+from tvmfun.lower.tir.bfloat16 import uses_bfloat16, with_float32_arithmetic
 from tvmfun.lower.tir.build import Expr
 from tvmfun.lower.tir.math_calls import arguments_of, function_of, guarded_calls
 from tvmfun.lower.tir.vector_calls import call_vector_functions
@@ -70,34 +71,12 @@ def expand(func: tirx.PrimFunc, lanes: int = 0) -> tirx.PrimFunc:
         )
     )
     # TVM's legalization of bfloat16 does not widen bound variables, so it runs before there are any.
-    if any(str(node.ty).startswith("bfloat16") for node in find(func.body, tirx.Cast, ir.TensorLoad)):
-        func = _with_wide_intermediates(func)
+    if uses_bfloat16(func.body):
+        func = with_float32_arithmetic(func)
     if not any(map(_is_expandable, find(func.body, ir.Call))):
         return func
     body = rewrite(func.body, (For, _expand_vectorized))
     return func.with_body(rewrite(body, (BufferStore, _expand_scalar)))
-
-
-def _with_wide_intermediates(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """The function with float32 arithmetic instead of bfloat16."""
-    wide = tirx.transform.BF16ComputeLegalize()(tvm.IRModule({"main": func}))["main"]
-    pairs = zip(*([node.buffer for node in find(f.body, AllocBuffer)] for f in (func, wide)), strict=True)
-    widened = {old: new for old, new in pairs if not old.same_as(new)}
-    # In values of bound variables TVM leaves the old ones.
-    widened |= {new: new for new in widened.values()}
-
-    def bits(call: ir.Call) -> Expr:
-        """Bits of an intermediate, rounded to bfloat16 first."""
-        load = call.args[0] if called(call) == "tirx.reinterpret" else None
-        is_half = str(call.ty).startswith("uint16")
-        if not is_half or not isinstance(load, ir.TensorLoad) or load.source not in widened:
-            return call
-        lanes = str(call.ty).removeprefix("uint16")  # such as "x16"; empty for a single number
-        exact = tirx.reinterpret(f"uint32{lanes}", widened[load.source][tuple(load.indices)])
-        rounded = exact + _u(0x7FFF) + (exact >> _u(16) & _u(1))
-        return tirx.Cast(f"uint16{lanes}", rounded >> _u(16))
-
-    return wide.with_body(rewrite(wide.body, (ir.Call, bits)) if widened else wide.body)
 
 
 def _expand_inequality(comparison: tirx.NE) -> Expr:

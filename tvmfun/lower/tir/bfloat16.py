@@ -1,0 +1,124 @@
+"""Arithmetic on bfloat16 in float32, rounded only where a result may have more digits than bfloat16 has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import tvm
+from tvm import ir, tirx
+from tvm.tirx import AllocBuffer, Buffer, BufferStore, Stmt
+
+from tvmfun import dtypes
+from tvmfun.lower.tir.build import Expr
+from tvmfun.lower.tir.walk import called, find, rewrite
+
+
+def uses_bfloat16(body: Stmt) -> bool:
+    """Whether a statement loads numbers of bfloat16 or converts to them."""
+    return any(str(node.ty).startswith("bfloat16") for node in find(body, tirx.Cast, ir.TensorLoad))
+
+
+def with_float32_arithmetic(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Returns the function with float32 arithmetic instead of bfloat16, and intermediates in float32.
+
+    What it stores as bfloat16 is rounded, except for numbers that were moved, chosen or negated only.
+    """
+    wide = tirx.transform.BF16ComputeLegalize()(tvm.IRModule({"main": func}))["main"]
+    pairs = zip(*([node.buffer for node in find(f.body, AllocBuffer)] for f in (func, wide)), strict=True)
+    widened = {old: new for old, new in pairs if not old.same_as(new)}
+    # In values of bound variables TVM leaves the old ones.
+    widened |= {new: new for new in widened.values()}
+
+    def bits(call: ir.Call) -> Expr:
+        """Bits of an intermediate, rounded to bfloat16 first."""
+        load = call.args[0] if called(call) == "tirx.reinterpret" else None
+        is_half = str(call.ty).startswith("uint16")
+        if not is_half or not isinstance(load, ir.TensorLoad) or load.source not in widened:
+            return call
+        lanes = str(call.ty).removeprefix("uint16")  # such as "x16"; empty for a single number
+        exact = tirx.reinterpret(f"uint32{lanes}", widened[load.source][tuple(load.indices)])
+        rounded = exact + _u(0x7FFF) + (exact >> _u(16) & _u(1))
+        return tirx.Cast(f"uint16{lanes}", rounded >> _u(16))
+
+    body = rewrite(wide.body, (ir.Call, bits)) if widened else wide.body
+    return wide.with_body(_without_rounding(body, set(widened.values())))
+
+
+def _u(value: int) -> tirx.IntImm:
+    return tirx.const(value, "uint32")
+
+
+def _without_rounding(body: Stmt, widened: set[Buffer]) -> Stmt:
+    """The statement without the rounding of numbers that bfloat16 has."""
+    stores = [store for store in find(body, BufferStore) if store.buffer in widened]
+    exact = set(widened)
+    while any(not _is_exact(store.value, exact) and store.buffer in exact for store in stores):
+        exact -= {store.buffer for store in stores if not _is_exact(store.value, exact)}
+
+    def shorten(cast: tirx.Cast) -> Expr:
+        bits = _rounded(cast)
+        if bits is None or not _is_exact(bits.args[0], exact):
+            return cast
+        half = _half(bits.args[0])
+        return tirx.Cast("uint16", bits >> _u(16)) if half is None else half
+
+    return rewrite(body, (tirx.Cast, shorten))
+
+
+def _rounded(cast: tirx.Cast) -> ir.Call | None:
+    """The bits of the float32 that a conversion to 16 bits rounds to bfloat16; None if it does something else."""
+    shifted = cast.value
+    if str(cast.ty) != "uint16" or not isinstance(shifted, tirx.RShift) or not isinstance(shifted.a, tirx.Add):
+        return None
+    bits = shifted.a.a
+    is_of_float = called(bits) == "tirx.reinterpret" and str(bits.args[0].ty) == "float32"
+    return bits if is_of_float and str(bits.ty) == "uint32" else None
+
+
+def _is_exact(value: Expr, buffers: set[Buffer]) -> bool:
+    """Whether a float32 is a number that bfloat16 has, as the elements of some buffers are."""
+    if isinstance(value, tirx.FloatImm):
+        number = np.float32(value.value)
+        return bool(number == dtypes.bfloat16.type(number)) or bool(np.isnan(number))
+    if isinstance(value, ir.TensorLoad):
+        return value.source in buffers
+    if isinstance(value, tirx.Select):
+        parts = [value.true_value, value.false_value]
+    elif isinstance(value, tirx.Max | tirx.Min):
+        parts = [value.a, value.b]
+    elif called(value) == "tirx.if_then_else":
+        parts = value.args[1:]
+    elif (signed := _with_other_sign(value)) is not None:
+        parts = [signed[0]]
+    else:
+        return _widened(value) is not None
+    return all(_is_exact(part, buffers) for part in parts)
+
+
+def _half(value: Expr) -> Expr | None:
+    """The bits of a bfloat16 whose float32 a value is, but for its sign; None if it is something else."""
+    signed = _with_other_sign(value)
+    if signed is None:
+        return _widened(value)
+    half = _half(signed[0])
+    return None if half is None else signed[1](half)
+
+
+def _with_other_sign(value: Expr) -> tuple[Expr, Callable[[Expr], Expr]] | None:
+    """What a value is the absolute or negative value of, and the change of a bfloat16's bits; None if it is neither."""
+    if called(value) == "tirx.fabs":
+        return value.args[0], lambda half: half & tirx.const(0x7FFF, "uint16")
+    # TVM writes a negative value as a product.
+    if isinstance(value, tirx.Mul) and isinstance(value.b, tirx.FloatImm) and value.b.value == -1:
+        return value.a, lambda half: half ^ tirx.const(0x8000, "uint16")
+    return None
+
+
+def _widened(value: Expr) -> Expr | None:
+    """The bits of the bfloat16 that a float32 is made of."""
+    bits = value.args[0] if called(value) == "tirx.reinterpret" and str(value.ty) == "float32" else None
+    if not isinstance(bits, tirx.LShift) or not isinstance(bits.a, tirx.Cast) or not isinstance(bits.b, tirx.IntImm):
+        return None
+    half = bits.a.value
+    return half if str(half.ty) == "uint16" and bits.b.value == 16 else None
