@@ -292,6 +292,52 @@ def test_few_rows_stream_words_of_a_large_right_operand(left, sizes):
         assert any("prefetcht1" in text for text in texts)
 
 
+@pytest.mark.quick("int8-1", "float16-5", "int16-40")
+@pytest.mark.parametrize("rows", [1, 5, 40])
+@pytest.mark.parametrize("dtype", [BFLOAT16, "float16", *INTEGERS])
+def test_few_rows_stream_weights_that_are_converted(dtype, rows):
+    """A product in float32 with narrow weights that L2 does not hold, with an epilogue; nothing stores wide weights."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((rows, 1030)).astype("float32")
+    w = (any_integer if dtype in INTEGERS else normal)(rng, (1030, 4100), dtype)
+    scale = rng.standard_normal(4100).astype("float32")
+    compiled = tvmfun.jit(lambda x, w, s: (x @ w.astype("float32")) * s).lower(x, w, scale).compile()
+    assert compiled.memory_analysis().temporaries <= 4 * rows * 4100
+    result, wide = np.asarray(compiled(x, w, scale)), w.astype("float64")
+    error = 1030 * 2.0**-24 * (abs(x) @ abs(wide)) * abs(scale)
+    assert (abs(result - x.astype("float64") @ wide * scale) <= error).all()
+
+
+@pytest.mark.quick("int8-bfloat16-plain", "float32-uint8-vmapped", "int16-int8-looped")
+@pytest.mark.parametrize("way", ["plain", "transposed", "vmapped", "looped", "gradient", "dynamic"])
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [("float32", "uint8"), ("int8", BFLOAT16), (BFLOAT16, "int8"), ("int16", "int8"), ("uint8", "float32")],
+)
+def test_integers_are_converted_while_a_product_in_float32_reads_them(left, right, way):
+    """Also in loops, and where only one side is narrow or both are, in different formats."""
+    rng = np.random.default_rng(0)
+    draw = lambda shape, dtype: (any_integer if dtype in INTEGERS else normal)(rng, shape, dtype)
+    x, y = draw((33, 70), left), draw((70, 45), right)
+    product = lambda x, y: x.astype("float32") @ y.astype("float32")
+    wide_x, wide_y = x.astype("float64"), y.astype("float64")
+    expected, error = wide_x @ wide_y, 72 * 2.0**-23 * (abs(wide_x) @ abs(wide_y))
+    if way == "plain":
+        result = tvmfun.jit(product)(x, y)
+    elif way == "transposed":
+        result = tvmfun.jit(lambda x, y: product(x.T, y.T))(x.T.copy(), y.T.copy())
+    elif way == "vmapped":
+        result = tvmfun.jit(tvmfun.vmap(product, (None, 0)))(x, np.stack([y, y]))[1]
+    elif way == "looped":
+        step = lambda c, row: (c, row.astype("float32") @ y.astype("float32"))
+        result = tvmfun.jit(lambda x: lax.scan(step, 0.0, x)[1])(x)
+    elif way == "gradient":  # of a factor beside the product
+        result = tvmfun.jit(tvmfun.grad(lambda s: (product(x, y) * s).sum()))(np.ones((33, 45), "float32"))
+    else:
+        result = tvmfun.jit(product, dynamic_shapes=({0: "m"}, {1: "n"}))(x, y)
+    assert (abs(np.asarray(result) - expected) <= error).all()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("left", [BFLOAT16, "int8"])
 def test_long_sums_are_cut_in_pieces(left):

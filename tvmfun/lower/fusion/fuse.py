@@ -47,7 +47,12 @@ _MAX_RECOMPUTE = 2
 # Functions of a few dozen instructions on GPUs.
 _SHORT = ("exp", "expm1", "log", "log1p", "tanh", "sigmoid", "erf", "sqrt", "rsqrt", "power")
 # Conversions that products apply while they read operands, by what they read.
-_WIDENINGS = {"bfloat16": "float32", "float16": "float32", "int8": "int32", "uint8": "int32", "int16": "int32"}
+_OF_INTEGERS = ("int32", "float32")
+_WIDENINGS = {
+    "bfloat16": ("float32",),
+    "float16": ("float32",),
+    **dict.fromkeys(("int8", "uint8", "int16"), _OF_INTEGERS),
+}
 
 
 @dataclass(frozen=True)
@@ -405,7 +410,7 @@ class _Fusion:
         if equation.op is not astype:
             return False
         name = dtypes.NAMES[equation.inputs[0].aval.dtype]
-        return name in self.style.widens and equation.params["dtype"] == _WIDENINGS[name]
+        return name in self.style.widens and equation.params["dtype"] in _WIDENINGS[name]
 
     def writes_along(self, group: _Group, i: int) -> bool:
         """Whether the group can store the result of the equation along with its own."""

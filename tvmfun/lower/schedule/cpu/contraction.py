@@ -201,15 +201,15 @@ def _is_streamed(contraction: Contraction, machine: Machine) -> bool:
         return False  # words are contiguous along the terms
     if not all(isinstance(axis.extent, int) and axis.limit is None for axis in axes):
         return False
-    load, depth = _load_of_right(contraction), 1 if dot is None else dot.depth
-    if load is None or not _has_contiguous_rows(contraction):
+    load, depth = _right_array(contraction), 1 if dot is None else dot.depth
+    if load is None or _stride(load, column, stage) != 1 or not stage.reduce:
         return False
     nbytes = build.points([*stage.reduce, column]) * depth * build.bits(str(load.ty)) // 8
     if _rows_of(contraction) > _most_streamed_rows(contraction, machine) or nbytes < machine.cache_bytes(2):
         return False
-    distance = bytes_between_rows(contraction)
+    step = _stride(load, stage.reduce[-1], stage)
     far = _STREAMED_BYTES[machine.settings.panel_level if dot is None else 1]
-    return distance is not None and dims.typical(distance) > far * depth
+    return step is not None and dims.typical(step) * build.bits(str(load.ty)) // 8 > far * depth
 
 
 def _most_streamed_rows(contraction: Contraction, machine: Machine) -> int:
@@ -337,31 +337,39 @@ def _rows_of(contraction: Contraction) -> int:
     return build.points([axis for axis in contraction.stage.space if not build.uses(contraction.right, axis.var)])
 
 
-def _load_of_right(contraction: Contraction) -> ir.TensorLoad | None:
-    """The load of the right operand, or that of the first term of a packed word; None if it is no array."""
-    right = contraction.right
+def _right_array(contraction: Contraction) -> ir.TensorLoad | None:
+    """The load of the right operand, or of a packed word's first term; None if it is no array.
+
+    It may be converted if the left one is not, which would be converted again for each panel.
+    """
+    left, right = contraction.left, contraction.right
     if contraction.dot is None:
-        return right if isinstance(right, ir.TensorLoad) else None
+        is_plain = isinstance(left, ir.TensorLoad) and str(left.ty) == accumulator(contraction.stage.dtype)
+        load = right.value if isinstance(right, tirx.Cast) and is_plain else right
+        return load if isinstance(load, ir.TensorLoad) else None
     loads = build.loads(right)
     is_one = bool(loads) and all(load.source.same_as(loads[0].source) for load in loads)
     return loads[0] if is_one else None
 
 
+def _stride(load: ir.TensorLoad, axis: Axis, stage: Stage) -> Size | None:
+    """The elements of an array from one step of an axis to the next; None if they vary."""
+    return build.stride(load.source, load.indices, axis, [*stage.space, *stage.reduce])
+
+
 def _has_contiguous_rows(contraction: Contraction) -> bool:
     """Whether a row of the right operand is contiguous."""
-    load, stage = _load_of_right(contraction), contraction.stage
-    if load is None:
-        return False
-    return build.stride(load.source, load.indices, contraction.column, [*stage.space, *stage.reduce]) == 1
+    right = contraction.right
+    return isinstance(right, ir.TensorLoad) and _stride(right, contraction.column, contraction.stage) == 1
 
 
 def bytes_between_rows(contraction: Contraction) -> Size | None:
-    """The bytes between rows of the right operand, or of its words; None if they vary, or it is no array."""
-    load, stage = _load_of_right(contraction), contraction.stage
-    if load is None or not stage.reduce:
+    """The bytes from one row of the right operand to the next; None if they vary, or it is no array."""
+    right, stage = contraction.right, contraction.stage
+    if not isinstance(right, ir.TensorLoad) or not stage.reduce:
         return None
-    step = build.stride(load.source, load.indices, stage.reduce[-1], [*stage.space, *stage.reduce])
-    return None if step is None else step * build.bits(str(load.ty)) // 8
+    step = _stride(right, stage.reduce[-1], stage)
+    return None if step is None else step * build.bits(str(right.ty)) // 8
 
 
 def _panels_of_tiles(contraction: Contraction, machine: Machine) -> Tiling:
