@@ -8,6 +8,7 @@ from support import derivatives
 from support.agreement import agree, close_to_dtype
 
 import tvmfun
+import tvmfun.numpy as tnp
 from tvmfun import lax
 from tvmfun.errors import ArgumentError, ShapeError
 
@@ -77,6 +78,42 @@ def test_convolution(case, dtype, jax):
     close_to_dtype(f(x, w), expected, dtype)
 
 
+@pytest.mark.quick("strides-int8", "*-int32")
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32"])
+@pytest.mark.parametrize("case", CONVOLUTIONS.values(), ids=CONVOLUTIONS)
+def test_convolution_of_integers(case, dtype, jax):
+    """Exact modulo a power of two, in their dtype or in a wider one that is asked for."""
+    x_shape, w_shape, strides, padding, options = case
+    info = np.iinfo(dtype)
+    x, w = (RNG.integers(info.min, info.max, shape, dtype, endpoint=True) for shape in (x_shape, w_shape))
+    for wide in (None, "int32"):
+        kind = {"preferred_element_type": wide}
+        expected = np.asarray(jax.lax.conv_general_dilated(x, w, strides, padding, **options, **kind))
+        f = tvmfun.jit(lambda x, w: lax.conv_general_dilated(x, w, strides, padding, **options, **kind))  # noqa: B023
+        assert tnp.asarray(f(x, w)).dtype == expected.dtype
+        np.testing.assert_array_equal(f(x, w), expected)
+
+
+def test_many_integers_are_summed_exactly(jax):
+    """The sum of 4,608 products, which float32 cannot hold; many sizes of a batch; and long kernels."""
+    x, w = np.full((2, 4, 4, 512), 127, "int8"), np.full((3, 3, 512, 4), 127, "int8")
+    x[0, 1, 1, 0], w[0, 0, 0, 0] = 125, 126
+    options = {"dimension_numbers": NHWC, "preferred_element_type": "int32"}
+    conv = lambda lax, x, w: lax.conv_general_dilated(x, w, (1, 1), "SAME", **options)
+    expected = np.asarray(conv(jax.lax, x, w))
+    np.testing.assert_array_equal(conv(lax, x, w) >> 3, expected >> 3)
+    f = tvmfun.jit(lambda x, w: conv(lax, x, w), dynamic_shapes=({0: "n"}, None))
+    np.testing.assert_array_equal(f(x[:1], w), expected[:1])
+    np.testing.assert_array_equal(tvmfun.vmap(lambda x: conv(lax, x[None], w)[0])(x), expected)
+    a, v = RNG.integers(-9, 9, 300), RNG.integers(-9, 9, 130)
+    for mode in ("full", "same", "valid"):
+        result = tnp.convolve(a, v, mode, preferred_element_type="int32")
+        np.testing.assert_array_equal(result, np.convolve(a, v, mode))
+        assert result.dtype == np.int32
+        turned = tnp.correlate(v, a, mode, preferred_element_type="int32")
+        np.testing.assert_array_equal(turned, np.correlate(v, a, mode))
+
+
 def test_eager_convolution_promotes(jax):
     x, w = RNG.integers(-3, 3, (1, 2, 5)), operand((3, 2, 2), "float64")
     close_to_dtype(
@@ -84,7 +121,8 @@ def test_eager_convolution_promotes(jax):
         jax.lax.conv_general_dilated(x.astype(float), w, (1,), "SAME"),
         "float64",
     )
-    assert lax.conv_general_dilated(x, x[:, :, :2], (1,), "SAME").dtype == "float32"
+    assert lax.conv_general_dilated(x, x[:, :, :2], (1,), "SAME").dtype == "int64"
+    assert lax.conv_general_dilated(x > 0, x[:, :, :2] > 0, (1,), "SAME").dtype == "float32"
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from tvmfun import dtypes
 from tvmfun import numpy as tnp
 from tvmfun.core import dims
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
+from tvmfun.numpy.integer_convolution import integer_conv
 from tvmfun.numpy.products import check_precision, reduced_precision
 from tvmfun.numpy.promotion import NestedArrayLike, operands
 from tvmfun.ops import conv as conv_ops
@@ -152,7 +154,7 @@ def conv_general_dilated(
     """Returns the convolution (cross-correlation) of arrays with any number of spatial axes.
 
     Args:
-        lhs: the array, float.
+        lhs: the array, of floats or integers; sums of integers wrap around.
         rhs: the kernel, of the same dtype after promotion.
         window_strides: one per spatial axis.
         padding: ``"SAME"``, ``"SAME_LOWER"``, ``"VALID"``, or ``(low, high)`` per axis, also negative.
@@ -179,7 +181,9 @@ def conv_general_dilated(
     check_precision(name, precision)
     if preferred_element_type is not None:
         lhs, rhs = (tnp.astype(x, preferred_element_type) for x in (lhs, rhs))
-    lhs, rhs = (tnp.asarray(x) for x in operands(name, tnp.asarray(lhs), tnp.asarray(rhs), floating=True))
+    lhs, rhs = (tnp.asarray(x) for x in operands(name, tnp.asarray(lhs), tnp.asarray(rhs)))
+    if lhs.dtype == bool:
+        lhs, rhs = (tnp.asarray(x) for x in operands(name, lhs, rhs, floating=True))
     rank = lhs.ndim - 2
     ones = (1,) * rank
     stride, dilation = tuple(window_strides), tuple(lhs_dilation or ones)
@@ -211,16 +215,17 @@ def conv_general_dilated(
         feature_group_count = batch_group_count
     sizes = [dims.maximum(0, (n - 1) * d + 1) for n, d in zip(x.shape[1:-1], dilation, strict=True)]
     spans = [(k - 1) * d + 1 for k, d in zip(w.shape[:-2], kernel_dilation, strict=True)]
-    result = conv_ops.conv(
-        x,
-        w,
-        stride=stride,
-        padding=padding_pairs(name, padding, sizes, spans, stride),
-        dilation=dilation,
-        kernel_dilation=kernel_dilation,
-        groups=feature_group_count,
-        **reduced_precision(x.dtype, precision),
-    )
+    params = {
+        "stride": stride,
+        "padding": padding_pairs(name, padding, sizes, spans, stride),
+        "dilation": dilation,
+        "kernel_dilation": kernel_dilation,
+        "groups": feature_group_count,
+    }
+    if dtypes.is_integer(x.dtype):
+        result = integer_conv(x, w, **params)
+    else:
+        result = conv_ops.conv(x, w, **params, **reduced_precision(x.dtype, precision))
     return tnp.permute_dims(result, tuple(back.index(axis) for axis in range(result.ndim)))
 
 
@@ -278,7 +283,7 @@ def conv_transpose(
     """Returns the transposed convolution, with ``strides`` positions for each element of ``lhs``.
 
     Args:
-        lhs: the array, float.
+        lhs: the array, of floats or integers; sums of integers wrap around.
         rhs: the kernel, of the same dtype after promotion.
         strides: one per spatial axis.
         padding: ``"SAME"`` or ``"VALID"``, which give the sizes that a convolution with this stride and padding would

@@ -29,6 +29,7 @@ from tvmfun.numpy.elementwise import (
     where,
 )
 from tvmfun.numpy.indexing import take
+from tvmfun.numpy.integer_convolution import integer_conv
 from tvmfun.numpy.products import factors
 from tvmfun.numpy.promotion import NestedArrayLike, operands
 from tvmfun.numpy.shapes import concat, flip, normalize_axis, reshape
@@ -40,9 +41,9 @@ from tvmfun.typing import DTypeLike
 __all__ = ["bartlett", "blackman", "convolve", "correlate", "hamming", "hanning", "i0", "interp", "kaiser", "unwrap"]
 
 
-def _sliding_products(name: str, x: Any, v: Any, mode: str, *, turned: bool) -> Array:
-    """The products of all overlaps of two vectors, the second one perhaps turned around."""
-    x, v = arrays(name, x, v, floating=True)
+def _sliding_products(name: str, x: Any, v: Any, mode: str, *, turned: bool, floating: bool) -> Array:
+    """The products of all overlaps of two vectors, the second perhaps turned around; of integers as floats or not."""
+    x, v = arrays(name, x, v, floating=floating)
     if x.ndim != 1 or v.ndim != 1 or not x.size or not v.size:
         raise ShapeError(name, "both arrays must be vectors with elements", got=f"{x.aval} and {v.aval}")
     if mode not in ("full", "same", "valid"):
@@ -55,7 +56,8 @@ def _sliding_products(name: str, x: Any, v: Any, mode: str, *, turned: bool) -> 
     around = {"full": (size - 1, size - 1), "same": (size // 2, (size - 1) // 2), "valid": (0, 0)}[mode]
     plain = {"stride": (1,), "dilation": (1,), "kernel_dilation": (1,), "groups": 1}
     rows, columns = reshape(x, (1, -1, 1)), reshape(kernel, (-1, 1, 1))
-    result = reshape(conv.conv(rows, columns, padding=(around,), **plain), (-1,))
+    convolution = integer_conv if dtypes.is_integer(x.dtype) else conv.conv
+    result = reshape(convolution(rows, columns, padding=(around,), **plain), (-1,))
     return flip(result) if swapped and not turned else result
 
 
@@ -67,7 +69,7 @@ def convolve(
     precision: Any = None,
     preferred_element_type: DTypeLike | None = None,
 ) -> Array:
-    r"""Returns :math:`\sum_k x_k v_{n-k}` for vectors, in floats, as JAX does.
+    r"""Returns :math:`\sum_k x_k v_{n-k}` for vectors, in floats unless another dtype is asked for, as JAX does.
 
     Args:
         a: a vector.
@@ -81,7 +83,7 @@ def convolve(
     Array([ 1., 12., 23., 30.], dtype=float32)
     """
     a, v = factors("convolve", a, v, precision=precision, preferred_element_type=preferred_element_type)
-    return _sliding_products("convolve", a, v, mode, turned=True)
+    return _sliding_products("convolve", a, v, mode, turned=True, floating=preferred_element_type is None)
 
 
 def correlate(
@@ -92,9 +94,12 @@ def correlate(
     precision: Any = None,
     preferred_element_type: DTypeLike | None = None,
 ) -> Array:
-    r"""Returns :math:`\sum_k x_{n+k} v_k` for vectors, in floats; the arguments are those of :func:`convolve`."""
+    r"""Returns :math:`\sum_k x_{n+k} v_k` for vectors, in floats unless another dtype is asked for.
+
+    The arguments are those of :func:`convolve`.
+    """
     a, v = factors("correlate", a, v, precision=precision, preferred_element_type=preferred_element_type)
-    return _sliding_products("correlate", a, v, mode, turned=False)
+    return _sliding_products("correlate", a, v, mode, turned=False, floating=preferred_element_type is None)
 
 
 def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None) -> Array:

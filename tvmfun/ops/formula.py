@@ -143,7 +143,7 @@ def is_nan(x: Any) -> Any:
 def subtract(x: Any, y: Any) -> Any:
     """``x - y``; integers wrap around."""
     dtype = dtype_name(x)
-    if dtype in ("float32", "float64"):
+    if is_float(x):
         return x + opaque(-1.0, dtype) * y  # LLVM makes a subtraction of this
     if dtype in ("uint8", "uint16", "uint32"):
         return tirx.Cast(dtype, tirx.Cast("int64", x) - tirx.Cast("int64", y))
