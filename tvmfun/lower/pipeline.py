@@ -35,6 +35,7 @@ from tvmfun.lower.rewrite.half_attention import narrow_attention
 from tvmfun.lower.rewrite.late_conversions import convert_late
 from tvmfun.lower.rewrite.leading_batches import lead_batches
 from tvmfun.lower.rewrite.loop_conversions import convert_outside_loops
+from tvmfun.lower.rewrite.loop_invariants import hoist_invariants
 from tvmfun.lower.rewrite.loop_panels import with_panels
 from tvmfun.lower.rewrite.scatter_updates import sparse_updates
 from tvmfun.lower.rewrite.slice_updates import update_slices
@@ -55,6 +56,7 @@ def rewritten(program: Program, target: Target) -> Program:
         program = compare_with_extrema(program)
         program = sink_updates(program)
         program = split_products(program, target)
+        program = hoist_invariants(program)
         program = lead_batches(program)
         program = with_panels(program, target)
     else:
