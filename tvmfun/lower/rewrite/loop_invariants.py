@@ -24,9 +24,9 @@ _GROWTH, _SMALL_BYTES = 2, 1 << 20
 def hoist_invariants(program: Program) -> Program:
     """Returns the Program with what its loops compute from constants alone moved before them.
 
-    Products, loops and branches read arrays, so all that they read moves. Sums, products and expensive functions move as
-    well; inexpensive maps of other readers stay, which compute them on the way. So do conversions of weights that are
-    large when wide: a product converts narrow ones while it reads them.
+    Products, loops and branches read arrays, so all that they read moves. Sums, products and expensive functions move
+    as well; inexpensive maps of other readers stay, which compute them on the way. So do conversions of weights that
+    are large when wide: a product converts narrow ones while it reads them.
 
     Args:
         program: without calls.
