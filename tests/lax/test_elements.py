@@ -8,7 +8,7 @@ from support.agreement import agree
 import tvmfun
 from tvmfun import lax
 from tvmfun import numpy as tnp
-from tvmfun.errors import ArgumentError, DtypeError
+from tvmfun.errors import ArgumentError, DtypeError, ShapeError
 
 RNG = np.random.default_rng(0)
 
@@ -66,7 +66,37 @@ def test_bitcast():
     assert lax.bitcast_convert_type(lax.bitcast_convert_type(half, "uint16"), "bfloat16").dtype == tnp.bfloat16
     assert lax.bitcast_convert_type(np.uint8([255]), "int8").tolist() == [-1]
     with pytest.raises(DtypeError, match="number of bits"):
-        lax.bitcast_convert_type(x, "int64")
+        lax.bitcast_convert_type(x > 0, "int32")
+
+
+@pytest.mark.quick("float32-uint8", "uint8-float64", "bfloat16-int32", "int64-int16")
+@pytest.mark.parametrize("new", ["uint8", "int16", "bfloat16", "int32", "float64"])
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "float16", "bfloat16", "uint32", "float32", "int64"])
+def test_bits_of_other_widths(dtype, new, jax):
+    """Parts of wider elements, and elements made of parts, also one by one, batched and as views."""
+    old, result = tnp.dtype(dtype), tnp.dtype(new)
+    count = max(1, result.itemsize // old.itemsize)
+    bits = RNG.integers(0, 256, (3, 2, count * old.itemsize), dtype="uint8").view(old)
+    x = bits.reshape(3, 2, count) if count > 1 else bits.reshape(3, 2)
+    expected = np.asarray(jax.lax.bitcast_convert_type(x, result)).view("uint8")
+    f = lambda x: lax.bitcast_convert_type(x, new)
+    for function in (f, tvmfun.jit(f), tvmfun.vmap(f)):
+        np.testing.assert_array_equal(np.asarray(function(x)).view("uint8"), expected)
+    rows = RNG.integers(0, 256, (3, 16), dtype="uint8").view(old)
+    np.testing.assert_array_equal(
+        np.asarray(tnp.asarray(rows).view(new)).view("uint8"), rows.view(result).view("uint8")
+    )
+
+
+def test_bits_that_do_not_fit():
+    x = tnp.asarray(np.zeros((2, 3), "uint8"))
+    message = r"\[bitcast_convert_type\] 4 elements of uint8 are one of int32, got uint8\[2,3\]. Try arrays"
+    with pytest.raises(ShapeError, match=message):
+        lax.bitcast_convert_type(x, "int32")
+    with pytest.raises(ShapeError, match=r"\[view\] the last axis must have a multiple of 2 elements"):
+        x.view("int16")
+    with pytest.raises(ShapeError):
+        tnp.asarray(1.0).view("uint8")
 
 
 def test_stop_gradient():

@@ -323,8 +323,22 @@ def convert_element_type(operand: ArrayLike, new_dtype: DTypeLike) -> Array:
 
 
 def bitcast_convert_type(operand: ArrayLike, new_dtype: DTypeLike) -> Array:
-    """Returns the bits of ``operand`` read as another dtype of the same width."""
-    return pointwise.bitcast(tnp.asarray(operand), dtype=dtypes.NAMES[dtypes.canonical(new_dtype)])
+    """Returns the bits of ``operand`` read as another dtype.
+
+    Args:
+        operand: numbers. If the other dtype is wider, the last axis has the parts of each of its elements.
+        new_dtype: the other dtype. If it is narrower, the result has the parts of each element along a further axis.
+
+    Raises:
+        DtypeError: if either is bool, and the widths differ.
+        ShapeError: if the last axis does not have as many elements as one of the wider dtype needs.
+
+    Source: ``jax.lax.bitcast_convert_type``. The lowest bits come first.
+
+    >>> bitcast_convert_type(np.asarray([1.0, -2.0], "float32"), "uint16").tolist()
+    [[0, 16256], [0, 49152]]
+    """
+    return integers.with_other_bits(tnp.asarray(operand), dtypes.canonical(new_dtype))
 
 
 def select(pred: ArrayLike, on_true: ArrayLike, on_false: ArrayLike) -> Array:

@@ -8,7 +8,7 @@ import numpy as np
 
 from tvmfun import dtypes
 from tvmfun.core.array import Array
-from tvmfun.errors import ArgumentError, DtypeError
+from tvmfun.errors import ArgumentError, DtypeError, ShapeError
 from tvmfun.numpy.creation import arrays, asarray
 from tvmfun.numpy.dtypes import astype
 from tvmfun.numpy.promotion import NestedArrayLike, array, operands
@@ -24,6 +24,29 @@ __all__ = [
     "packbits",
     "unpackbits",
 ]
+
+
+def with_other_bits(x: Array, dtype: np.dtype) -> Array:
+    """The bits of elements as elements of another dtype, whose parts are along a last axis, the lowest first.
+
+    Wider elements are made of the last axis, which has as many as fit; narrower ones get a further axis.
+    """
+    mine, its = x.dtype.itemsize, dtype.itemsize
+    if mine == its or dtypes.bool_ in (x.dtype, dtype):
+        return ops.bitcast(x, dtype=dtypes.NAMES[dtype])
+    narrow, wide = f"uint{8 * min(mine, its)}", np.dtype(f"uint{8 * max(mine, its)}")
+    count = max(mine, its) // min(mine, its)
+    shifts = np.arange(count, dtype=wide) * wide.type(8 * min(mine, its))
+    if mine > its:
+        words = expand_dims(ops.bitcast(x, dtype=dtypes.NAMES[wide]), -1)
+        parts = ops.astype(ops.right_shift(*broadcast_arrays(words, asarray(shifts))), dtype=narrow)
+        return ops.bitcast(parts, dtype=dtypes.NAMES[dtype])
+    if not x.ndim or x.shape[-1] != count:
+        hint = f"arrays of the shape (..., {count})"
+        raise ShapeError("bitcast", f"{count} elements of {x.dtype} are one of {dtype}", got=repr(x.aval), hint=hint)
+    parts = ops.astype(ops.bitcast(x, dtype=narrow), dtype=dtypes.NAMES[wide])
+    words = sum(ops.left_shift(*broadcast_arrays(parts, asarray(shifts))), -1, dtype=wide)
+    return ops.bitcast(words, dtype=dtypes.NAMES[dtype])
 
 
 def population_count(x: Any) -> Any:

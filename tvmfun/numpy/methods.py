@@ -11,7 +11,7 @@ from tvmfun import dtypes
 from tvmfun.boundary import bounded
 from tvmfun.core.array import Array, install_methods
 from tvmfun.core.dims import Dim
-from tvmfun.errors import ArgumentError, DtypeError
+from tvmfun.errors import ArgumentError, DtypeError, ShapeError
 from tvmfun.numpy.at import At
 from tvmfun.numpy.calculus import cumprod, cumsum
 from tvmfun.numpy.creation import asarray, copy
@@ -45,13 +45,13 @@ from tvmfun.numpy.elementwise import (
 )
 from tvmfun.numpy.floats import conj, conjugate, imag, real
 from tvmfun.numpy.indexing import getitem, take
+from tvmfun.numpy.integers import with_other_bits
 from tvmfun.numpy.products import dot, matmul
 from tvmfun.numpy.reductions import all, any, max, mean, min, prod, ptp, std, sum, var
 from tvmfun.numpy.resizing import repeat
 from tvmfun.numpy.selection import compress
 from tvmfun.numpy.shapes import matrix_transpose, ravel, reshape, squeeze, swapaxes, transpose
 from tvmfun.numpy.sorting import argmax, argmin, argpartition, argsort, nonzero, partition, searchsorted, sort
-from tvmfun.ops.pointwise import bitcast
 
 API_VERSION = "2024.12"
 
@@ -152,16 +152,27 @@ def _compress(self: Array, condition: Any, axis: int | None = None) -> Array:
 
 
 def _view(self: Array, dtype: Any = None, *sizes: Any) -> Array:
-    """Returns the bits of the elements read as another dtype of the same width.
+    """Returns the bits of the elements read as another dtype; along the last axis, if it has another width.
 
     Raises:
-        DtypeError: if it has another width.
+        DtypeError: if it is bool, or elements are, and the widths differ.
+        ShapeError: if there is no last axis of a whole number of wider elements.
         ArgumentError: if it is a size, of which PyTorch's ``view`` takes several.
     """
     if sizes or isinstance(dtype, int | tuple):
         got = ", ".join(map(repr, (dtype, *sizes)))
         raise ArgumentError("view", "it reads elements as another dtype, not in another shape", got=got, hint="reshape")
-    return self if dtype is None else bitcast(self, dtype=dtypes.NAMES[dtypes.canonical(dtype)])
+    if dtype is None:
+        return self
+    result = dtypes.canonical(dtype)
+    count = result.itemsize // self.dtype.itemsize or 1
+    if result.itemsize == self.dtype.itemsize:
+        return with_other_bits(self, result)
+    if not self.ndim or self.shape[-1] % count:
+        raise ShapeError("view", f"the last axis must have a multiple of {count} elements", got=repr(self.aval))
+    *outer, length = self.shape
+    parts = self if count == 1 else reshape(self, (*outer, length // count, count))
+    return reshape(with_other_bits(parts, result), (*outer, length * self.dtype.itemsize // result.itemsize))
 
 
 def _namespace(self: Array, /, *, api_version: str | None = None) -> Any:
