@@ -338,6 +338,54 @@ def test_integers_are_converted_while_a_product_in_float32_reads_them(left, righ
     assert (abs(np.asarray(result) - expected) <= error).all()
 
 
+SCALED = {
+    "columns": lambda ns, x, w, s: x @ (w.astype("float32") * s),
+    "rows": lambda ns, x, w, s: x @ ((w.astype("float32") - s[:, None]) * s[:, None]).T,
+    "groups": lambda ns, x, w, s: x @ (w.astype("float32") * ns.repeat(s.reshape(-1, 10)[:, :1], 64, 0)[:640]),
+    "unpacked": lambda ns, x, w, s: x @ ns.stack([w & 15, (w >> 4) & 15], 1).reshape(-1, 640)[:640].astype("float32"),
+    "floats": lambda ns, x, w, s: (x * 2) @ (ns.exp(s)[:, None] * ns.where(w > 0, 1.0, s)),
+    "vectors": lambda ns, x, w, s: (x[0] * 3) @ (s - 1),
+    "expensive": lambda ns, x, w, s: x @ ns.tanh(w.astype("float32") * s),
+}
+
+
+@pytest.mark.quick(
+    "columns-plain", "rows-plain", "groups-vmapped", "unpacked-plain", "vectors-gradient", "expensive-looped"
+)
+@pytest.mark.parametrize("way", ["plain", "vmapped", "gradient", "looped", "dynamic"])
+@pytest.mark.parametrize("name", SCALED)
+def test_one_row_computes_weights_while_it_reads_them(name, way):
+    rng = np.random.default_rng(0)
+    x, s = rng.standard_normal((1, 640)).astype("float32"), rng.standard_normal(640).astype("float32")
+    w = any_integer(rng, (640, 640), "int8")
+
+    def changed(lib, ns, loops):
+        f = lambda x: SCALED[name](ns, x, ns.asarray(w), ns.asarray(s))
+        if way == "vmapped":
+            return lib.vmap(f)(ns.stack([x, 2 * x]))
+        if way == "gradient":
+            return lib.grad(lambda x: (f(x) ** 2).sum())(ns.asarray(x))
+        if way == "looped":
+            step = lambda c, row: (c + 1, ns.atleast_1d(f(row * c))[..., :1])
+            return loops.scan(step, ns.float32(1), ns.stack([x, 2 * x]))[1]
+        return f(ns.asarray(x))
+
+    if way == "dynamic":
+        f = lambda x, w, s: SCALED[name](tnp, x, w, s)
+        ours = np.asarray(tvmfun.jit(f, dynamic_shapes=({0: "n"}, None, None))(x, w, s))
+    else:
+        ours = np.asarray(tvmfun.jit(lambda: changed(tvmfun, tnp, lax))())
+    theirs = np.asarray(jax.jit(lambda: changed(jax, jax.numpy, jax.lax))())
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=2e-5 * abs(theirs).max())
+
+
+def test_one_row_stores_no_weights():
+    x, w, s = ShapeDtype((1, 640), "float32"), ShapeDtype((640, 640), "int8"), ShapeDtype((640,), "float32")
+    for name in ("columns", "rows", "expensive"):
+        compiled = tvmfun.jit(lambda x, w, s: SCALED[name](tnp, x, w, s)).lower(x, w, s).compile()  # noqa: B023
+        assert compiled.memory_analysis().temporaries < 640 * 640
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("left", [BFLOAT16, "int8"])
 def test_long_sums_are_cut_in_pieces(left):

@@ -354,11 +354,16 @@ class _Fusion:
             if group not in self.homes[user]:
                 continue
             op = self.equations[user].op
-            is_factor = op is dot_general and (self.is_widening(i) or self.begins(i, user))
+            is_factor = op is dot_general and (
+                self.is_widening(i) or self.begins(i, user) or self.is_read_once(i, user)
+            )
             is_kernel = op is conv and (self.turns(i, user) or self.is_phase(i, user))
             if op.kind == "contraction" and not is_factor and not is_kernel:
                 return False
-            if self.feeds_core(group, user) and not all(self.begins(i, j) for j in self.products_of(user)):
+            if self.feeds_core(group, user) and not all(
+                self.begins(i, j) or (self.equations[i].op is not flip and self.is_read_once(user, j))
+                for j in self.products_of(user)
+            ):
                 return False  # products read arrays
             reads = self.size(i) if op.kind == "reduction" else self.size(user)
             if op.window or (not self.is_inexpensive(i) and reads > _MAX_RECOMPUTE * self.size(i)):
@@ -398,6 +403,21 @@ class _Fusion:
         op, params = self.equations[i].op, self.equations[i].params
         is_first = op is slice and not any(params["start"]) and set(params["step"]) <= {1}
         return is_first and self.style.has_epilogues and is_product(self.equations[user])
+
+    def is_read_once(self, i: int, user: int) -> bool:
+        """Whether a product on a CPU reads each element of a factor once, since the other one has a single row.
+
+        Not of flipped ones, whose elements it would read one by one.
+        """
+        equation, (factor, *_) = self.equations[user], self.equations[i].outputs
+        if self.style.is_gpu or equation.op is not dot_general or self.equations[i].op is flip:
+            return False
+        if equation.inputs.count(factor) != 1:
+            return False
+        side = 1 - equation.inputs.index(factor)
+        shape, (contract, batch) = equation.inputs[side].aval.shape, (equation.params[k] for k in ("contract", "batch"))
+        rows = [size for axis, size in enumerate(shape) if axis not in (*contract[side], *batch[side])]
+        return all(size == 1 for size in rows)
 
     def products_of(self, i: int) -> list[int]:
         """The products that read the result of an equation, or the conversion of a part of it."""
