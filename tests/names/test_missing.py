@@ -38,6 +38,8 @@ MESSAGES = {
     ("nn", "CrossEntropyLoss"): r"Try tvmfun\.nn\.losses\.cross_entropy\.",
     ("optim", "AdamW"): r"Try tvmfun\.optim\.adamw\.",
     ("optim", "zero_grad"): r"because gradients are results",
+    ("nn", "quantized"): r"because quantization is array code: tvmfun\.numpy\.clip",
+    ("numpy", "fake_quantize_per_tensor_affine"): r"because quantization is array code",
     ("numpy", "cat"): r"Try tvmfun\.numpy\.concatenate\.",
     ("random", "randn"): r"Try tvmfun\.random\.normal\(key, shape\)\.",
     ("optim", "xyzzy_quux"): r"\[optim\] there is no 'xyzzy_quux', nor in any other public module\. Try dir",

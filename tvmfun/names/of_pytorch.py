@@ -85,6 +85,10 @@ RENAMED = {
 
 #: Reasons why names that match a pattern do not exist.
 REASONS = {
+    r"(?i)(fake_)?quanti[sz]\w*|(de)?quantstub|(de)?quantize_\w*": (
+        "quantization is array code: tvmfun.numpy.clip(tvmfun.numpy.round(x / scale), -128, 127).astype('int8'), and "
+        "x + tvmfun.lax.stop_gradient(quantized - x) for its derivative"
+    ),
     r"(no|enable|set)_grad\w*|inference_mode|is_grad_enabled": (
         "derivatives are recorded only inside of grad, vjp and jvp"
     ),

@@ -20,7 +20,7 @@ from tvmfun.core.program import Atom, Literal, Program, Variable
 from tvmfun.lower import target as targets
 from tvmfun.lower.fusion.device_ops import on_device
 from tvmfun.lower.fusion.kernel import Kernel
-from tvmfun.lower.fusion.products import is_product
+from tvmfun.lower.fusion.products import has_one_row, is_product
 from tvmfun.ops.control import switch
 from tvmfun.ops.conv import conv
 from tvmfun.ops.dot import dot_general
@@ -409,15 +409,8 @@ class _Fusion:
 
         Not of flipped ones, whose elements it would read one by one.
         """
-        equation, (factor, *_) = self.equations[user], self.equations[i].outputs
-        if self.style.is_gpu or equation.op is not dot_general or self.equations[i].op is flip:
-            return False
-        if equation.inputs.count(factor) != 1:
-            return False
-        side = 1 - equation.inputs.index(factor)
-        shape, (contract, batch) = equation.inputs[side].aval.shape, (equation.params[k] for k in ("contract", "batch"))
-        rows = [size for axis, size in enumerate(shape) if axis not in (*contract[side], *batch[side])]
-        return all(size == 1 for size in rows)
+        is_stored = self.style.is_gpu or self.equations[i].op is flip
+        return not is_stored and has_one_row(self.equations[user], self.equations[i].outputs[0])
 
     def products_of(self, i: int) -> list[int]:
         """The products that read the result of an equation, or the conversion of a part of it."""

@@ -1,11 +1,11 @@
-"""Products of matrices, which GPUs compute by tiles with whatever is fused to their results."""
+"""Products of matrices: those that GPUs compute by tiles with what is fused to them, and those of a single row."""
 
 from __future__ import annotations
 
 from tvmfun import dtypes
 from tvmfun.core import dims
 from tvmfun.core.dims import typical
-from tvmfun.core.program import Equation
+from tvmfun.core.program import Atom, Equation
 from tvmfun.ops.conv import conv
 from tvmfun.ops.dot import dot_general
 
@@ -24,3 +24,13 @@ def is_product(equation: Equation) -> bool:
         shared, contracted = (len(equation.params[name][0]) for name in ("batch", "contract"))
         has_free = all(atom.aval.ndim > shared + contracted for atom in equation.inputs)
     return has_free and dtypes.is_float(aval.dtype) and aval.dtype.itemsize <= 4 and typical(aval.size) > 0
+
+
+def has_one_row(equation: Equation, factor: Atom) -> bool:
+    """Whether an equation multiplies a factor by a single row, so that it reads each element once."""
+    if equation.op is not dot_general or equation.inputs.count(factor) != 1:
+        return False
+    side = 1 - equation.inputs.index(factor)
+    contract, batch = equation.params["contract"][side], equation.params["batch"][side]
+    shape = equation.inputs[side].aval.shape
+    return all(size == 1 for axis, size in enumerate(shape) if axis not in (*contract, *batch))
