@@ -1,4 +1,4 @@
-"""What loops compute from constants alone, moved before them: the same numbers, and not in every step."""
+"""Loop-invariant code motion: the same numbers, and not in every step."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_what_stays():
     # A product converts large weights while it reads them.
     weights = ShapeDtype((1024, 1024), "int8")
     assert "astype" in _steps(run(lambda h, w: h @ w.astype("float32")), F32(3, 1024), weights)[0]
-    # What is much larger than the constants.
+    # A value that is much larger than the constants stays.
     outer = run(lambda h, a, b: h + tnp.exp(a[:, None] * b))
     assert "exp" in _steps(outer, F32(2048, 1024), F32(2048), F32(1024))[0]
 

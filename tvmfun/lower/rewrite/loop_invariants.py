@@ -42,7 +42,7 @@ def hoist_invariants(program: Program) -> Program:
 
 @dataclass(frozen=True)
 class _Value:
-    """What is known of an invariant value of a loop's body.
+    """Properties of an invariant value of a loop's body.
 
     Args:
         nbytes: of the constants that it is made of.
@@ -100,7 +100,7 @@ def _hoisted(equation: Equation) -> list[Equation]:
 
 
 def _invariant(step: Equation, values: dict[Atom, _Value], is_certain: bool) -> _Value | None:
-    """What a step computes from constants alone; None if it does not, or has to stay in the loop."""
+    """The properties of what a step computes from constants alone; None if it does not, or has to stay in the loop."""
     arguments = [atom for atom in step.inputs if not isinstance(atom, Literal)]
     is_movable = step.op.kind in _MOVABLE or (is_certain and step.op.kind == "opaque")
     if not is_movable or len(step.outputs) != 1 or not arguments or not all(atom in values for atom in arguments):

@@ -106,7 +106,7 @@ def _half(value: Expr) -> Expr | None:
 
 
 def _with_other_sign(value: Expr) -> tuple[Expr, Callable[[Expr], Expr]] | None:
-    """What a value is the absolute or negative value of, and the change of a bfloat16's bits; None if it is neither."""
+    """The operand of an absolute or negative value, and the change of a bfloat16's bits; None if it is neither."""
     if called(value) == "tirx.fabs":
         return value.args[0], lambda half: half & tirx.const(0x7FFF, "uint16")
     # TVM writes a negative value as a product.

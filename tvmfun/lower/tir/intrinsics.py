@@ -267,7 +267,3 @@ def _expand_call(call: ir.Call, arguments: Sequence[Expr], name: Name) -> Expr:
 
 def _i(value: int) -> Expr:
     return tirx.const(value, "int32")
-
-
-def _u(value: int) -> Expr:
-    return tirx.const(value, "uint32")

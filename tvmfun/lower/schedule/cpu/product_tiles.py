@@ -14,13 +14,13 @@ from tvmfun.lower.schedule.cpu.tile import Tile
 from tvmfun.lower.schedule.stages import contains
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr, Size, volume
-from tvmfun.lower.tir.micro_kernels.products import Next, Terms, TileProduct
+from tvmfun.lower.tir.micro_kernels.products import LINE_BYTES, Next, Terms, TileProduct
 
 if TYPE_CHECKING:
     from tvmfun.lower.schedule.cpu.contraction_loops import ContractionLoops, Panel
 
 #: The size of a cache line in bits.
-LINE_BITS = 64 * 8
+LINE_BITS = LINE_BYTES * 8
 # The prefetcher of the first cache does not keep up with a panel in the second one, so its rows are fetched so many
 # steps before they are read, if it takes more than this share of the first; and earlier in panels that were packed
 # before and that the second cache does not hold.

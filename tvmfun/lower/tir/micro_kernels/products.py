@@ -16,7 +16,7 @@ from tvmfun.lower.tir.walk import called
 
 # The terms that the innermost loop takes per iteration, if one around it fetches rows.
 _UNROLLED = 4
-# The bytes of a cache line.
+#: The bytes of a cache line.
 LINE_BYTES = 64
 #: The intrinsic that loads some elements of a vector.
 MASKED = "llvm.masked.load"
