@@ -53,8 +53,8 @@ def _without_rounding(body: Stmt, widened: set[Buffer]) -> Stmt:
     """The statement without the rounding of numbers that bfloat16 has."""
     stores = [store for store in find(body, BufferStore) if store.buffer in widened]
     exact = set(widened)
-    while any(not _is_exact(store.value, exact) and store.buffer in exact for store in stores):
-        exact -= {store.buffer for store in stores if not _is_exact(store.value, exact)}
+    while inexact := {store.buffer for store in stores if not _is_exact(store.value, exact)} & exact:
+        exact -= inexact
 
     def shorten(cast: tirx.Cast) -> Expr:
         bits = _rounded(cast)
