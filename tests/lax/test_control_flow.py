@@ -344,7 +344,7 @@ def test_a_python_number_as_carry_takes_the_dtype_it_gets():
     carry, _ = lax.scan(lambda c, x: (c + x, None), 0, np.ones(3, np.float32))
     assert carry.dtype == np.float32
     assert float(carry) == 3.0
-    assert lax.while_loop(lambda c: c < 3, lambda c: c + np.float64(1), 0.0).dtype == np.float64
+    assert lax.while_loop(lambda c: c < 3, lambda c: c + np.float64(1), 0).dtype == np.float32
 
 
 def test_errors():

@@ -107,7 +107,7 @@ def test_linspace():
             lambda a=arguments, o=options: tnp.linspace(*a, **o), np.linspace(*arguments, **options).astype("float32")
         )
     check(lambda: tnp.linspace(0, 1, 3, dtype="float64"), np.linspace(0, 1, 3))
-    check(lambda: tnp.linspace(np.float64(0), 1, 3), np.linspace(0, 1, 3))
+    check(lambda: tnp.linspace(np.zeros(()), 1, 3), np.linspace(0, 1, 3))
     traced = tvmfun.jit(lambda a, b: tnp.linspace(a, b, 5))(1.0, 3.0)
     np.testing.assert_allclose(traced, np.linspace(1, 3, 5), rtol=1e-6)
     with pytest.raises(ArgumentError, match=r"\[linspace\]"):

@@ -11,6 +11,7 @@ from support.oracle import x64
 
 import tvmfun
 import tvmfun.numpy as tnp
+from tvmfun import lax
 
 KINDS = ("bool", "int8", "int32", "int64", "uint8", "bfloat16", "float16", "float32", "float64")
 OPERATORS = (operator.add, operator.mul, operator.truediv, operator.lt)
@@ -51,6 +52,46 @@ def test_float64_scalars_alone_keep_their_precision_and_give_way_later():
     assert tnp.asarray(np.float64(2.0)).dtype == "float64" and not tnp.asarray(np.float64(2.0)).weak_type
     assert tvmfun.jit(lambda x: x)(np.float64(2.0)).dtype == "float64"
     assert (tnp.ones(2) * np.asarray(2.0)).dtype == "float64"
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+def test_float64_scalars_give_way_to_weak_arrays(jitted):
+    """Arrays made of Python numbers are weak: arguments of traced functions, carries, ``log(1 / 0.07)``."""
+    two = np.sqrt(4.0)
+    forms = {
+        "product": lambda t: t * two,
+        "minimum": lambda t: tnp.minimum(t, two),
+        "choice": lambda t: tnp.where(t > 0, t, two),
+        "number before": lambda t: tnp.log(two) * t,
+        "number after": lambda t: tnp.power(t, tnp.sqrt(two)),
+        "integer": lambda t: (t > 0).sum() * two,
+        "of a loop": lambda t: lax.fori_loop(0, 2, lambda i, t: t * two, t),
+        "derivative": tvmfun.grad(lambda t: t * two),
+    }
+    for name, f in forms.items():
+        t = (tvmfun.jit(f) if jitted else f)(tnp.log(1 / 0.07))
+        assert t.dtype == "float32", name
+        assert (t * tnp.ones(2)).dtype == "float32", name
+
+
+def test_float64_scalars_make_float32_arrays():
+    two, x = np.sqrt(4.0), tnp.ones(3)
+    made = {
+        "full": tnp.full(3, two),
+        "lax.full": lax.full((3,), two),
+        "linspace": tnp.linspace(two, 3.0, 4),
+        "geomspace": tnp.geomspace(two, 3.0, 4),
+        "arange": tnp.arange(np.float64(0), two),
+        "list": tnp.array([x[0], two]),
+        "traced list": tvmfun.jit(lambda t: tnp.array([t, two]))(x[0]),
+        "rows": tnp.array([x, [two, two, 1]]),
+    }
+    assert {name: str(array.dtype) for name, array in made.items()} == dict.fromkeys(made, "float32")
+    # Data keeps its dtype.
+    for data in (np.zeros(()), np.ones(3)):
+        assert tnp.full(3, data).dtype == tnp.linspace(data, 3.0, 4).dtype == tnp.array([data, data]).dtype == "float64"
+    assert tnp.array([two, two]).dtype == tnp.array([two, 1.0]).dtype == "float64"
+    assert tnp.full(3, two, "float64").dtype == tnp.arange(two, dtype="float64").dtype == "float64"
 
 
 def test_attention_by_hand_stays_float32():

@@ -21,7 +21,7 @@ def test_a_common_dtype_is_the_promoted_one():
         for values in ((x,), (x, y), *((x, n) for n in NUMBERS), *((n, x, y) for n in NUMBERS)):
             common = promotion._common_dtype(values)
             if common is not None:
-                assert common == dtypes.promote(*promotion._types("check", values))[0], values
+                assert common == dtypes.promote(*promotion.operand_types("check", values))[0], values
                 checked += 1
         return x
 

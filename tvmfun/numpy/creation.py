@@ -15,12 +15,21 @@ from tvmfun.core import dims
 from tvmfun.core.array import Array, DeviceArray, device_array, duplicate, foreign_array
 from tvmfun.core.dims import Dim
 from tvmfun.core.interpreter import is_tracing
-from tvmfun.core.leaf import abstract, of_dataclass
+from tvmfun.core.leaf import of_dataclass
 from tvmfun.core.trace import Tracer
 from tvmfun.errors import ArgumentError, ConcretizationError, DtypeError, ShapeError
 from tvmfun.numpy.dtypes import astype, placed
 from tvmfun.numpy.elementwise import equal
-from tvmfun.numpy.promotion import NestedArrayLike, convert, dtype_or, operand, operands, row_major
+from tvmfun.numpy.promotion import (
+    NestedArrayLike,
+    convert,
+    dtype_or,
+    element_type,
+    operand,
+    operand_types,
+    operands,
+    row_major,
+)
 from tvmfun.ops import pointwise
 from tvmfun.ops import shape as ops
 from tvmfun.typing import DTypeLike
@@ -133,11 +142,11 @@ def _leaves(value: Sequence) -> Iterator[Any]:
 
 def _from_sequence(value: Sequence, kind: np.dtype | None) -> Array:
     leaves = list(_leaves(value))
+    if kind is None:
+        found = set(operand_types("asarray", [operand("asarray", leaf) for leaf in leaves]))
+        kind = dtypes.promote(*found)[0] if found else dtypes.DEFAULT_FLOAT
     if any(_must_be_stacked(leaf) for leaf in leaves):
         return _stacked([asarray(item, kind) for item in value])
-    if kind is None:
-        avals = {abstract(operand("asarray", leaf), "asarray") for leaf in leaves}
-        kind = dtypes.promote(*{(aval.dtype, aval.weak) for aval in avals})[0] if avals else dtypes.DEFAULT_FLOAT
     try:
         return device_array(np.array(value, kind))
     except OverflowError:
@@ -158,14 +167,14 @@ def _must_be_stacked(leaf: Any) -> bool:
 
 
 def _stacked(rows: list[Array]) -> Array:
+    """The rows, of one dtype, as an array."""
     # In terms of ops, because `manipulation.stack` is built on this module.
     if len({row.shape for row in rows}) > 1:
         shapes = ", ".join(repr(row.aval) for row in rows)
         hint = "one of them, if they are the results of a function"
         raise ShapeError("asarray", "all arrays in a sequence must have one shape", got=shapes, hint=hint)
-    dtype, _ = dtypes.promote(*((row.dtype, row.weak_type) for row in rows))
     shape = (1, *rows[0].shape)
-    return ops.concat(*(ops.reshape(convert("asarray", row, dtype), shape=shape) for row in rows), axis=0)
+    return ops.concat(*(ops.reshape(row, shape=shape) for row in rows), axis=0)
 
 
 def arrays(name: str, *values: Any, floating: bool = False) -> list[Array]:
@@ -244,7 +253,7 @@ def full(shape: Shape, fill_value: Any, dtype: Any = None, *, device: Any = None
     """
     sizes = as_shape("full", shape)
     fill_value = operand("full", fill_value)
-    kind = dtype_or(dtype, abstract(fill_value, "full").dtype)
+    kind = dtype_or(dtype, element_type("full", fill_value))
     filling = convert("full", fill_value, kind)
     if isinstance(filling, np.generic) and not is_tracing():
         return placed("full", device_array(np.full(sizes, filling, kind)), device)

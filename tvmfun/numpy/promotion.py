@@ -65,19 +65,30 @@ def convert(name: str, value: Any, dtype: np.dtype) -> Any:
     return device_array(operand(name, value).astype(dtype))
 
 
-def _types(name: str, values: Sequence[Any]) -> list[tuple[np.dtype, bool]]:
+def operand_types(name: str, values: Sequence[Any]) -> list[tuple[np.dtype, bool]]:
     """The dtype of each value, and whether it is weak.
 
-    A ``numpy.float64`` is a Python float, which is what NumPy makes of one: it gives way to arrays. Among numbers it
-    keeps its precision.
+    A ``numpy.float64`` is a Python float, which is what NumPy makes of one, and so is what is computed of such numbers
+    alone: they give way to arrays. Among numbers they keep their precision.
     """
-    scalars = [type(value) is np.float64 for value in values]
-    if not any(scalars):
+    floats = [type(value) is np.float64 or _is_weak_double(value) for value in values]
+    if not any(floats):
         avals = [abstract(value, name) for value in values]
         return [(aval.dtype, aval.weak) for aval in avals]
-    rest = [None if is_scalar else abstract(value, name) for value, is_scalar in zip(values, scalars, strict=True)]
-    own = dtypes.float64 if all(aval is None or aval.weak for aval in rest) else dtypes.DEFAULT_FLOAT
+    rest = [None if is_float else abstract(value, name) for value, is_float in zip(values, floats, strict=True)]
+    is_alone = all(aval is None or dtypes.is_scalar(value) for value, aval in zip(values, rest, strict=True))
+    own = dtypes.float64 if is_alone else dtypes.DEFAULT_FLOAT
     return [(own, True) if aval is None else (aval.dtype, aval.weak) for aval in rest]
+
+
+def _is_weak_double(value: Any) -> bool:
+    return isinstance(value, Array) and value.aval.weak and value.aval.dtype == dtypes.float64
+
+
+def element_type(name: str, *values: Any) -> np.dtype:
+    """The dtype of new elements made of numbers or arrays, of which a ``numpy.float64`` is a Python float."""
+    numbers = (0.0 if type(value) is np.float64 else value for value in values)
+    return dtypes.promote(*operand_types(name, [operand(name, number) for number in numbers]))[0]
 
 
 def _common_dtype(values: Sequence[Any]) -> np.dtype | None:
@@ -104,7 +115,7 @@ def operands(name: str, *values: Any, floating: bool = False, numeric: bool = Fa
     dtype, weak = _common_dtype(values), True
     if dtype is None:
         values = tuple(operand(name, value) for value in values)
-        dtype, weak = dtypes.promote(*_types(name, values))
+        dtype, weak = dtypes.promote(*operand_types(name, values))
     if floating and not dtypes.is_float(dtype):
         dtype = dtypes.DEFAULT_FLOAT
     if numeric and dtype == dtypes.bool_:
@@ -143,7 +154,7 @@ def result_type(*arrays_and_dtypes: Any) -> np.dtype:
         ShapeDtype((), dtypes.canonical(item)) if named else operand("result_type", item)
         for item, named in zip(arrays_and_dtypes, is_dtype, strict=True)
     ]
-    return dtypes.promote(*_types("result_type", values))[0]
+    return dtypes.promote(*operand_types("result_type", values))[0]
 
 
 def require_integer(name: str, value: Any) -> None:

@@ -20,7 +20,7 @@ from tvmfun.errors import ArgumentError, ConcretizationError, ShapeError
 from tvmfun.numpy.creation import Shape, arrays, as_shape, asarray
 from tvmfun.numpy.dtypes import astype, placed
 from tvmfun.numpy.elementwise import abs, add, divide, floor, log10, multiply, pow, sign, subtract, where
-from tvmfun.numpy.promotion import convert, dtype_or, operand
+from tvmfun.numpy.promotion import convert, dtype_or, element_type, operand
 from tvmfun.numpy.shapes import broadcast_to, concat, expand_dims, moveaxis, reshape, stack
 from tvmfun.ops import shape as ops
 from tvmfun.typing import DTypeLike
@@ -58,7 +58,7 @@ def arange(start: Any, stop: Any = None, step: Any = 1, dtype: DTypeLike | None 
         got = ", ".join(map(repr, (first, last, step)))
         raise ConcretizationError("arange", what, got=got, hint="static_argnums, or x.shape")
     avals = [abstract(operand("arange", value), "arange") for value in (first, last, step)]
-    kind = dtype_or(dtype, dtypes.promote(*((aval.dtype, aval.weak) for aval in avals))[0])
+    kind = dtype_or(dtype, element_type("arange", first, last, step))
     if kind == dtypes.bool_:
         kind = dtypes.DEFAULT_INT
     if all(dtypes.is_integer(aval.dtype) or aval.dtype == dtypes.bool_ for aval in avals):
@@ -93,9 +93,7 @@ def _numbers(value: Any) -> np.ndarray:
 
 def _common_dtype(name: str, dtype: Any, *ends: Any) -> np.dtype:
     """The dtype of numbers between two ends: a float, unless it is given."""
-    avals = [abstract(operand(name, end), name) for end in ends]
-    common, _ = dtypes.promote(*((aval.dtype, aval.weak) for aval in avals), (dtypes.DEFAULT_FLOAT, True))
-    return dtype_or(dtype, common)
+    return dtype_or(dtype, element_type(name, *ends, 0.0))
 
 
 def linspace(
