@@ -1,7 +1,10 @@
-"""Products with few columns, whose vectors run along the reduced axis."""
+"""Products with few columns, or few rows and a transposed factor, whose vectors run along the reduced axis."""
 
 from __future__ import annotations
 
+import jax
+import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 from lower.test_hot_kernels import basic_blocks, modules, operands
@@ -48,6 +51,74 @@ def test_sizes(rows, terms, columns, is_transposed):
     if LANES == 16:
         assert is_along_terms(compiled)
     assert_product(np.asarray(compiled(x, w.T.copy() if is_transposed else w)), x, w)
+
+
+# -- few rows, and a factor whose terms are neighbours: ``x @ w.T`` --------------------------------------------------
+
+
+@pytest.mark.quick("float32-8-1023-1001", "bfloat16-2-515-640", "scaled-11-770-515")
+@pytest.mark.parametrize("rows", [2, 5, 8, 11, 12, 13])
+@pytest.mark.parametrize(("terms", "columns"), [(1023, 1001), (515, 640), (770, 515), (64, 2048), (4099, 131)], ids=str)
+@pytest.mark.parametrize("form", ["float32", "float64", "bfloat16", "int8", "scaled"])
+def test_few_rows(form, rows, terms, columns):
+    x, w, scale = normal(rows, terms), normal(columns, terms), normal(columns)
+    if form == "float64":
+        x, w = x.astype(form), w.astype(form)
+    elif form == "bfloat16":
+        x, w = x.astype(ml_dtypes.bfloat16), w.astype(ml_dtypes.bfloat16)
+    elif form in ("int8", "scaled"):
+        w = RNG.integers(-128, 128, w.shape, dtype="int8")
+
+    def f(x, w, scale):
+        if form == "scaled":
+            w = w.astype("float32") * scale[:, None]
+        return lax.dot_general(x, w.astype(x.dtype), (((1,), (1,)), ((), ())), preferred_element_type=wide)
+
+    wide = "float64" if form == "float64" else "float32"
+    compiled = tvmfun.jit(f).lower(x, w, scale).compile()
+    if LANES == 16 and form == "float32" and rows <= 12 and terms >= 16 * rows:
+        assert is_along_terms(compiled)
+    exact = w.astype("float64") * (scale[:, None] if form == "scaled" else 1)
+    assert_product(np.asarray(compiled(x, w, scale)), x, exact.T)
+
+
+def test_infinities_of_few_rows_stay_where_they_are():
+    x, w = normal(5, 1025), normal(640, 1025)
+    x[3, 0], x[2, 1024], w[7, 2] = np.inf, np.nan, -np.inf
+    with np.errstate(invalid="ignore"):
+        expected = x @ w.T
+    got = np.asarray(tvmfun.jit(lambda x, w: x @ w.T)(x, w))
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(expected))
+    np.testing.assert_array_equal(np.isinf(got), np.isinf(expected))
+
+
+def test_epilogue_of_few_rows_is_written_over_a_donated_array():
+    x, w, y = normal(6, 1025), normal(700, 1025), normal(6, 700)
+    f = tvmfun.jit(lambda y, x, w: y + x @ w.T, donate_argnums=0)
+    donated = tvmfun.device_put(y)
+    got = np.asarray(f(donated, x, w))
+    assert donated.is_deleted()
+    assert_product(got, x, w.T, y)
+
+
+def test_few_rows_of_batches():
+    x, w = normal(3, 4, 1025), normal(3, 300, 1025)
+    f = lambda x, w: x @ w.swapaxes(-1, -2)
+    for got in (tvmfun.jit(f)(x, w), tvmfun.jit(tvmfun.vmap(f))(x, w)):
+        assert_product(np.asarray(got), x, w.swapaxes(1, 2))
+    shared = np.asarray(tvmfun.jit(tvmfun.vmap(f, in_axes=(0, None)))(x, w[0]))
+    assert_product(shared, x, w[0].T)
+
+
+def test_recurrence_of_few_rows():
+    x, w = normal(9, 4, 600), 0.02 * normal(600, 600)
+    run = lambda np, loops, w: loops.scan(lambda h, x: (np.tanh(x + h @ w.T), h @ w.T), np.zeros((4, 600)), x)
+    ours, theirs = (tvmfun.jit(lambda w: run(tnp, lax, w))(w), run(jnp, jax.lax, w))
+    for own, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(np.asarray(own), other, atol=2e-5)
+    gradient = tvmfun.jit(tvmfun.grad(lambda w: run(tnp, lax, w)[1].sum()))(w)
+    expected = jax.grad(lambda w: run(jnp, jax.lax, w)[1].sum())(w)
+    np.testing.assert_allclose(np.asarray(gradient), expected, rtol=1e-3, atol=1e-3)
 
 
 def test_float64():

@@ -350,13 +350,15 @@ SCALED = {
 
 
 @pytest.mark.quick(
-    "columns-plain", "rows-plain", "groups-vmapped", "unpacked-plain", "vectors-gradient", "expensive-looped"
+    *("columns-plain-1", "rows-plain-1", "groups-vmapped-1", "unpacked-plain-1", "vectors-gradient-1"),
+    *("columns-plain-5", "rows-vmapped-5", "rows-gradient-40", "groups-looped-40", "floats-dynamic-5"),
 )
+@pytest.mark.parametrize("rows", [1, 5, 40])
 @pytest.mark.parametrize("way", ["plain", "vmapped", "gradient", "looped", "dynamic"])
 @pytest.mark.parametrize("name", SCALED)
-def test_one_row_computes_weights_while_it_reads_them(name, way):
+def test_few_rows_compute_weights_while_they_read_or_pack_them(name, way, rows):
     rng = np.random.default_rng(0)
-    x, s = rng.standard_normal((1, 640)).astype("float32"), rng.standard_normal(640).astype("float32")
+    x, s = rng.standard_normal((rows, 640)).astype("float32"), rng.standard_normal(640).astype("float32")
     w = any_integer(rng, (640, 640), "int8")
 
     def changed(lib, ns, loops):
@@ -379,11 +381,16 @@ def test_one_row_computes_weights_while_it_reads_them(name, way):
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=2e-5 * abs(theirs).max())
 
 
-def test_one_row_stores_no_weights():
-    x, w, s = ShapeDtype((1, 640), "float32"), ShapeDtype((640, 640), "int8"), ShapeDtype((640,), "float32")
-    for name in ("columns", "rows", "expensive"):
+@pytest.mark.parametrize(
+    ("rows", "names"),
+    [(1, ("columns", "rows", "expensive")), (2, ("columns", "rows")), (12, ("columns", "rows")), (256, ("columns",))],
+    ids=["1", "2", "12", "256"],
+)
+def test_few_rows_store_no_weights(rows, names):
+    x, w, s = ShapeDtype((rows, 640), "float32"), ShapeDtype((640, 640), "int8"), ShapeDtype((640,), "float32")
+    for name in names:
         compiled = tvmfun.jit(lambda x, w, s: SCALED[name](tnp, x, w, s)).lower(x, w, s).compile()  # noqa: B023
-        assert compiled.memory_analysis().temporaries < 640 * 640
+        assert compiled.memory_analysis().temporaries < max(640 * 640, 8 * rows * 640)
 
 
 @pytest.mark.slow

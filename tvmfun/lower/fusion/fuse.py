@@ -20,7 +20,7 @@ from tvmfun.core.program import Atom, Literal, Program, Variable
 from tvmfun.lower import target as targets
 from tvmfun.lower.fusion.device_ops import on_device
 from tvmfun.lower.fusion.kernel import Kernel
-from tvmfun.lower.fusion.products import has_one_row, is_product
+from tvmfun.lower.fusion.products import has_one_row, is_product, may_pack, narrow_results
 from tvmfun.ops.control import switch
 from tvmfun.ops.conv import conv
 from tvmfun.ops.dot import dot_general
@@ -109,6 +109,7 @@ class _Fusion:
             for j in dict.fromkeys(self.producer[a] for a in equation.inputs if a in self.producer):
                 self.users[j].append(i)
         self.homes: list[list[_Group]] = [[] for _ in self.equations]
+        self.narrow = narrow_results(self.equations)
         self.repetitions: set[int] = set()
         self.components: set[int] = set()
         for i in range(len(self.equations)):
@@ -355,14 +356,13 @@ class _Fusion:
                 continue
             op = self.equations[user].op
             is_factor = op is dot_general and (
-                self.is_widening(i) or self.begins(i, user) or self.is_read_once(i, user)
+                self.is_widening(i) or self.begins(i, user) or self.is_computed_in(i, i, user)
             )
             is_kernel = op is conv and (self.turns(i, user) or self.is_phase(i, user))
             if op.kind == "contraction" and not is_factor and not is_kernel:
                 return False
             if self.feeds_core(group, user) and not all(
-                self.begins(i, j) or (self.equations[i].op is not flip and self.is_read_once(user, j))
-                for j in self.products_of(user)
+                self.begins(i, j) or self.is_computed_in(i, user, j) for j in self.products_of(user)
             ):
                 return False  # products read arrays
             reads = self.size(i) if op.kind == "reduction" else self.size(user)
@@ -404,13 +404,15 @@ class _Fusion:
         is_first = op is slice and not any(params["start"]) and set(params["step"]) <= {1}
         return is_first and self.style.has_epilogues and is_product(self.equations[user])
 
-    def is_read_once(self, i: int, user: int) -> bool:
-        """Whether a product on a CPU reads each element of a factor once, since the other one has a single row.
+    def is_computed_in(self, i: int, factor: int, user: int) -> bool:
+        """Whether a product on a CPU computes an equation while it reads a factor, or packs it.
 
-        Not of flipped ones, whose elements it would read one by one.
+        It reads each element of a factor once if it has a single row, but elements of flipped ones one by one.
         """
-        is_stored = self.style.is_gpu or self.equations[i].op is flip
-        return not is_stored and has_one_row(self.equations[user], self.equations[i].outputs[0])
+        if self.style.is_gpu or self.equations[i].op is flip:
+            return False
+        product, made, read = self.equations[user], *(self.equations[j].outputs[0] for j in (i, factor))
+        return has_one_row(product, read) or (self.narrow.issuperset((made, read)) and may_pack(product, read))
 
     def products_of(self, i: int) -> list[int]:
         """The products that read the result of an equation, or the conversion of a part of it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tvm import tirx
@@ -11,7 +11,7 @@ from tvmfun.core import dims
 from tvmfun.lower.machine import Machine
 from tvmfun.lower.schedule.stages import Stage, accumulator, is_view, is_window
 from tvmfun.lower.tir import build
-from tvmfun.lower.tir.build import Axis, Env, volume
+from tvmfun.lower.tir.build import Axis, Env, Expr, volume
 from tvmfun.ops.formula import opaque
 
 # A reduction of at least SPLIT_WORK with fewer independent tasks than MIN_TASKS is cut in pieces, one of at least half
@@ -109,17 +109,20 @@ def merge_reduced_axes(stage: Stage, is_flat: bool = False) -> Stage:
     return stage
 
 
-def hoist_operands(stage: Stage, contraction) -> tuple[list[Stage], Stage]:
+def hoist_operands(
+    stage: Stage, contraction, is_packed: Callable[[Expr, Sequence[Axis]], bool]
+) -> tuple[list[Stage], Stage]:
     """Returns stages that compute operands of a contraction which are not mere loads, and the contraction of these.
 
-    Inside the contraction they would be evaluated again for each tile that uses them.
+    Inside the contraction they would be evaluated again for each tile that uses them. A right operand for which
+    ``is_packed(value, axes)`` holds is computed when it is packed.
     """
     before: list[Stage] = []
     operands = []
     for name, value in (("left", contraction.left), ("right", contraction.right)):
         axes = [axis for axis in stage.domain if build.uses(value, axis.var)]
         reuse = build.points(stage.domain) // max(1, build.points(axes))
-        if is_view(value) or reuse < MIN_REUSE:
+        if is_view(value) or reuse < MIN_REUSE or (name == "right" and is_packed(value, axes)):
             operands.append(value)
             continue
         buffer = build.buffer([axis.extent for axis in axes], str(value.ty), f"{stage.name}_{name}")

@@ -35,7 +35,10 @@ SHORT_ROW = 16
 
 
 def inline_maps(
-    stages: list[AnyStage], temps: Sequence[Buffer], has_branches: Callable[[Stage], bool] = lambda stage: False
+    stages: list[AnyStage],
+    temps: Sequence[Buffer],
+    has_branches: Callable[[Stage], bool] = lambda stage: False,
+    packs: Callable[[Stage, Stage], bool] = lambda reader, producer: False,
 ) -> list[AnyStage]:
     """Substitutes intermediate maps into their readers where that repeats no expensive work.
 
@@ -44,11 +47,12 @@ def inline_maps(
         temps: the intermediates.
         has_branches: tells which stages have branches, such as the parts of a concatenation, that read each element of
             an intermediate once.
+        packs: tells which stages compute the result of another one while they pack it.
     """
     stages = list(stages)
     position = 0
     while position < len(stages):
-        if _can_inline(stages, position, temps, has_branches):
+        if _can_inline(stages, position, temps, has_branches, packs):
             producer = stages.pop(position)
             stages = [inline_into(stage, producer) for stage in stages]
         else:
@@ -57,7 +61,11 @@ def inline_maps(
 
 
 def _can_inline(
-    stages: Sequence[AnyStage], position: int, temps: Sequence[Buffer], has_branches: Callable[[Stage], bool]
+    stages: Sequence[AnyStage],
+    position: int,
+    temps: Sequence[Buffer],
+    has_branches: Callable[[Stage], bool],
+    packs: Callable[[Stage, Stage], bool],
 ) -> bool:
     producer = stages[position]
     if not is_map(producer) or not contains(temps, producer.output):
@@ -85,7 +93,7 @@ def _can_inline(
     if any(contains(between, source) for source in sources):
         return False
     reuse = points / max(1, build.points(producer.space))
-    if is_view(producer.value) or reuse <= 1:
+    if is_view(producer.value) or reuse <= 1 or all(packs(stage, producer) for stage in readers):
         return True
     return _is_cheap(producer.value) and all(is_map(stage) for stage in readers)
 

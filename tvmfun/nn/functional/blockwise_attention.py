@@ -132,7 +132,11 @@ class _Blocks:
             return self.unless_masked(update, carry, at), None
 
         dtype, size = self.inputs.query.dtype, (self.rows,)
-        start = tnp.zeros((*size, self.width), dtype), tnp.full(size, lowest_score(dtype)), tnp.zeros(size, dtype)
+        start = (
+            tnp.zeros((*size, self.width), dtype),
+            tnp.full(size, lowest_score(dtype), dtype),
+            tnp.zeros(size, dtype),
+        )
         (total, largest, weight), _ = lax.scan(step, start, (keys, values, tnp.arange(self.column_blocks)))
         result, log_sums = total / weight[:, None] * (1 / (1 - self.settings.rate)), largest + tnp.log(weight)
         if mean is not None:

@@ -201,7 +201,7 @@ def _is_streamed(contraction: Contraction, machine: Machine) -> bool:
         return False  # words are contiguous along the terms
     if not all(isinstance(axis.extent, int) and axis.limit is None for axis in axes):
         return False
-    load, depth = _right_array(contraction), 1 if dot is None else dot.depth
+    load, depth = right_array(contraction), 1 if dot is None else dot.depth
     if load is None or _stride(load, column, stage) != 1 or not stage.reduce:
         return False
     nbytes = build.points([*stage.reduce, column]) * depth * build.bits(str(load.ty)) // 8
@@ -337,16 +337,17 @@ def _rows_of(contraction: Contraction) -> int:
     return build.points([axis for axis in contraction.stage.space if not build.uses(contraction.right, axis.var)])
 
 
-def _right_array(contraction: Contraction) -> ir.TensorLoad | None:
-    """The load of the right operand, or of a packed word's first term; None if it is no array.
+def right_array(contraction: Contraction) -> ir.TensorLoad | None:
+    """The load of the largest array of the right operand, or of a packed word's first term; None if there is none.
 
-    It may be converted if the left one is not, which would be converted again for each panel.
+    It may be computed from that array if the left one is not converted, which would be converted again for each panel.
     """
     left, right = contraction.left, contraction.right
     if contraction.dot is None:
         is_plain = isinstance(left, ir.TensorLoad) and str(left.ty) == accumulator(contraction.stage.dtype)
-        load = right.value if isinstance(right, tirx.Cast) and is_plain else right
-        return load if isinstance(load, ir.TensorLoad) else None
+        loads = build.loads(right) if is_plain or isinstance(right, ir.TensorLoad) else []
+        axes = lambda load: [axis for axis in contraction.stage.domain if build.uses(load, axis.var)]
+        return max(loads, key=lambda load: build.points(axes(load)), default=None)
     loads = build.loads(right)
     is_one = bool(loads) and all(load.source.same_as(loads[0].source) for load in loads)
     return loads[0] if is_one else None

@@ -379,7 +379,16 @@ class ContractionLoops:
             return False
         if self.dot is not None and str(right.ty) != self.term:
             return False
-        return is_row_readable(right, stage.reduce[-1], stage.domain)
+        return is_row_readable(right, stage.reduce[-1], stage.domain) or self._has_computed_rows()
+
+    def _has_computed_rows(self) -> bool:
+        """Whether the right operand is computed from numbers that are neighbours along the innermost reduced axis."""
+        stage = self.stage
+        steps = [
+            build.stride(load.source, load.indices, stage.reduce[-1], stage.domain)
+            for load in build.loads(self.contraction.right)
+        ]
+        return self.dot is None and 1 in steps and set(steps) <= {0, 1}
 
     def _pack_transposed(self, env: Env, panel: Panel, packed: Buffer) -> Stmt:
         """Packs square tiles, transposed in registers, and the remaining rows one element at a time.
@@ -404,7 +413,18 @@ class ContractionLoops:
                     read_row(self.contraction.right, at(env, begin + line, position), lanes), f"{self.term}x{lanes}"
                 )
 
-            return transpose_tile(read, write, lanes, self.term)
+            if is_row_readable(self.contraction.right, self.stage.reduce[-1], self.stage.domain):
+                return transpose_tile(read, write, lanes, self.term)
+            computed = build.scratch([lanes, lanes], self.term, "tile")
+
+            def compute(line: Expr) -> Stmt:
+                element = lambda k: build.substitute(self.contraction.right, at(env, begin + line, position + k))
+                store = lambda k: BufferStore(computed, build.cast(element(k), self.term), [line, k])
+                return build.vectorized(last, lanes, store)
+
+            rows = build.loop(self.column, lanes, compute)
+            row = lambda line: computed[line, ramp(build.index(last, 0), lanes)]
+            return build.seq(AllocBuffer(computed), rows, transpose_tile(row, write, lanes, self.term))
 
         def line(env: Env, position: Expr) -> Stmt:
             depth = self.depth({**env, last.var: position})

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from tvm import tirx
 from tvm.tirx import AllocBuffer, Buffer, BufferStore, Stmt
 
-from tvmfun.lower.schedule.cpu.contraction import has_near_terms
+from tvmfun.lower.schedule.cpu.contraction import has_near_terms, right_array
 from tvmfun.lower.schedule.cpu.contraction_loops import ContractionLoops, Panel
 from tvmfun.lower.schedule.cpu.grouped_panels import GroupedLoops
 from tvmfun.lower.schedule.cpu.product_tiles import LINE_BITS
@@ -73,11 +73,18 @@ class StreamedLoops(_Strips):
     def pack_term(self, env: Env, panel: Panel, packed: Buffer) -> Stmt:
         """Copies the elements of one term, and fetches those of a later panel."""
         ahead = panel.start + self.panels_ahead * self.tiling.columns
-        size = max(build.bits(str(load.ty)) for load in build.loads(self.contraction.right))
-        rights = (
-            self.right({**env, self.column.var: ahead + begin}) for begin in range(0, panel.width, LINE_BITS // size)
+        source = right_array(self.contraction).source
+        rights = lambda step: (
+            self.right({**env, self.column.var: ahead + begin}) for begin in range(0, panel.width, step)
         )
-        fetches = (build.prefetch(load, level=2) for right in rights for load in build.loads(right))
+        loads = [load for load in build.loads(self.contraction.right) if load.source.same_as(source)]
+        size = max(build.bits(str(load.ty)) for load in loads)
+        fetches = (
+            build.prefetch(load, level=2)
+            for right in rights(LINE_BITS // size)
+            for load in build.loads(right)
+            if load.source.same_as(source)
+        )
         return build.seq(*fetches, super().pack_term(env, panel, packed))
 
 

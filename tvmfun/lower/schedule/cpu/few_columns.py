@@ -27,30 +27,59 @@ LEAST_TERMS = 64
 # Below, products take some ten microseconds, and compiling the tiles matters more.
 LEAST_WORK = 1 << 20
 MOST_ROWS = 8
+# Few rows are at most so many vectors. Of numbers that other instructions multiply in pairs, there are fewer in cache,
+# and from memory.
+_FEW_ROWS, _FEW_OF_PAIRS, _FEW_FROM_MEMORY = 3 / 4, 1 / 8, 1 / 4
+# To transpose the other operand would take longer, so that fewer terms and less work suffice.
+_TERMS_OF_ROWS, _WORK_OF_ROWS = 16, 1 << 17
 # Tiles whose sums wait in memory between blocks of terms.
 TILES = 16
 
 
-def has_few_columns(contraction: Contraction, machine: Machine) -> bool:
-    """Whether vectors along the reduced axis are faster than vectors along the columns."""
-    stage, left, right = contraction.stage, contraction.left, contraction.right
-    columns, lanes = contraction.column.extent, machine.lanes(stage.dtype)
+def few_columns(contraction: Contraction, machine: Machine) -> Contraction | None:
+    """The contraction if vectors along the reduced axis are faster than vectors along the columns, else None.
+
+    Few rows are few columns once the operands are exchanged: ``x @ w.T`` is ``(w @ x.T).T``.
+    """
+    stage, columns = contraction.stage, contraction.column.extent
     if contraction.dot is not None or len(stage.reduce) != 1 or stage.dtype not in ("float32", "float64"):
-        return False
-    if not all(isinstance(axis.extent, int) for axis in stage.domain) or 2 * columns > lanes:
-        return False
+        return None
+    if not all(isinstance(axis.extent, int) for axis in stage.domain):
+        return None
+    lanes = machine.lanes(stage.dtype)
+    arrays = (contraction.left, contraction.right)
+    is_plain = all(isinstance(value, ir.TensorLoad) and str(value.ty) == stage.dtype for value in arrays)
+    if is_plain and 2 * columns <= lanes and _gains(contraction, LEAST_TERMS, LEAST_WORK):
+        return contraction
+    rows = [axis for axis in stage.space if not build.uses(contraction.right, axis.var)]
+    exchanged = Contraction(stage, *reversed(arrays), contraction.column, contraction.row, None)
+    most = _FEW_ROWS
+    if isinstance(contraction.left, tirx.Cast):
+        nbytes = volume([*stage.reduce, contraction.column]) * build.bits(str(contraction.left.value.ty)) // 8
+        most = _FEW_OF_PAIRS if nbytes <= machine.cache_bytes(2) else _FEW_FROM_MEMORY
+    is_few = rows == [contraction.row] and 1 < contraction.row.extent <= most * lanes
+    return exchanged if is_few and _gains(exchanged, _TERMS_OF_ROWS, _WORK_OF_ROWS) else None
+
+
+def _gains(contraction: Contraction, terms: int, work: int) -> bool:
+    """Whether there are many rows, work, and terms per column, and terms are neighbours in the left factor."""
+    stage, columns = contraction.stage, contraction.column.extent
     # A sum of few rows is cut in parts for the threads.
-    if volume(stage.domain) < LEAST_WORK or volume(stage.space) < MIN_TASKS * MOST_ROWS * columns:
+    if volume(stage.domain) < work or volume(stage.space) < MIN_TASKS * MOST_ROWS * columns:
         return False
-    if stage.reduce[0].extent < LEAST_TERMS * columns:
+    if stage.reduce[0].extent < terms * columns:
         return False
-    loads = [value for value in (left, right) if isinstance(value, ir.TensorLoad) and str(value.ty) == stage.dtype]
-    return len(loads) == 2 and build.stride(left.source, left.indices, stage.reduce[0], stage.domain) == 1
+    steps = [
+        build.stride(load.source, load.indices, stage.reduce[0], stage.domain) for load in build.loads(contraction.left)
+    ]
+    return 1 in steps and set(steps) <= {0, 1}
 
 
 def is_packed(contraction: Contraction, machine: Machine) -> bool:
     """Whether the right factor is a vector for each column and vector of terms."""
     terms, right = contraction.stage.reduce[-1], contraction.right
+    if not isinstance(right, ir.TensorLoad):
+        return False
     lanes = machine.lanes(contraction.stage.dtype)
     vector, lane = Axis.fresh(terms, terms.extent // lanes), Axis.fresh(terms, lanes - 1)
     indices = [build.substitute(index, {terms.var: vector.var * lanes + lane.var}) for index in right.indices]
@@ -159,7 +188,8 @@ class _FewColumns:
     def _prefetch(self, env: Env, i: int, start: Expr) -> Stmt:
         """Fetches a cache line of a row of the next tile: the hardware would begin anew at each row."""
         at = {**env, self.row.var: env[self.row.var] + i, self.terms.var: start}
-        return build.prefetch(build.substitute(self.contraction.left, at), level=2)
+        loads = build.loads(build.substitute(self.contraction.left, at))
+        return build.prefetch(max(loads, key=lambda load: len(load.indices)), level=2)
 
     def _finish(self, env: Env, i: int, sums: Sequence[Buffer]) -> Stmt:
         """Adds up the lanes of a row's sums and the terms that fill no vector, and stores the results."""

@@ -24,8 +24,9 @@ from tvmfun.lower.schedule.cpu.contraction import match, tile_count
 from tvmfun.lower.schedule.cpu.elementwise import emit_maps
 from tvmfun.lower.schedule.cpu.emit import emit_contraction
 from tvmfun.lower.schedule.cpu.fallback import parallelize
-from tvmfun.lower.schedule.cpu.few_columns import emit_few_columns, has_few_columns, is_packed, with_packed_columns
+from tvmfun.lower.schedule.cpu.few_columns import emit_few_columns, few_columns, is_packed, with_packed_columns
 from tvmfun.lower.schedule.cpu.interleave import interleaving
+from tvmfun.lower.schedule.cpu.narrow_factors import is_computed_by_packing, is_narrow
 from tvmfun.lower.schedule.cpu.next_rows import Fetch, fetch_descending, fetches
 from tvmfun.lower.schedule.cpu.packed_dots import with_words
 from tvmfun.lower.schedule.cpu.reduction import WIDE, emit_reduction, row_chunks
@@ -124,7 +125,8 @@ def _schedule(func: tirx.PrimFunc, machine: Machine, in_place: Sequence[tuple[Bu
     stages = without_empty(stages)
     stages = [stage for stage in stages if not any(is_copy(stage, *pair) for pair in in_place)]
     stages, temps = _without_short_reductions(stages, temps, machine)
-    stages = inline_maps(stages, temps, lambda stage: interleaving(stage, stage.space, machine) is not None)
+    has_branches = lambda stage: interleaving(stage, stage.space, machine) is not None
+    stages = inline_maps(stages, temps, has_branches, is_computed_by_packing)
     stages, temps = compute_parts(stages, temps)
     stages, temps = store_truth_as_numbers(stages, temps)
     if not machine.features.isdisjoint(("avx512bf16", "amx-bf16")):
@@ -242,11 +244,11 @@ def _prepare_reduction(stage: Stage, machine: Machine, promoted: Sequence[Buffer
         chunks = row_chunks(stage, machine)
         if chunks:
             return list(cut_reduction(stage, chunks, f"{stage.name}_part") or (stage,))
-    elif has_few_columns(contraction, machine):
-        return list(with_packed_columns(stage, contraction, machine))
+    elif (few := few_columns(contraction, machine)) is not None:
+        return list(with_packed_columns(stage, few, machine))
     else:
         packed = with_words(stage, contraction, machine, promoted)
-        before, stage = packed or hoist_operands(stage, contraction)
+        before, stage = packed or hoist_operands(stage, contraction, is_narrow)
         # Packed words are an axis of their own, and quotients by dynamic sizes would stay in the indices.
         if packed is None and all(isinstance(axis.extent, int) for axis in stage.reduce):
             stage = merge_reduced_axes(stage, is_flat=True)
@@ -320,8 +322,9 @@ def _emit_stage(
         return emit_maps([stage], env, prefix, machine, tasks, fetch=fetch)
     contraction = match(stage, prefix)
     if contraction is not None:
-        if has_few_columns(contraction, machine) and is_packed(contraction, machine):
-            return emit_few_columns(contraction, env, prefix, machine, tasks)
+        few = few_columns(contraction, machine)
+        if few is not None and is_packed(few, machine):
+            return emit_few_columns(few, env, prefix, machine, tasks)
         return emit_contraction(contraction, env, prefix, machine, tasks)
     return emit_reduction(stage, env, prefix, machine, tasks)
 
