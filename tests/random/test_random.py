@@ -146,6 +146,14 @@ def test_bits(dtype, keys, jax):
         same(actual, jax.random.bits(keys[1], shape, dtype))
 
 
+@pytest.mark.parametrize("shape", [(50, 2001), (3, 129), (2, 1)], ids=str)
+def test_the_last_of_a_row_is_drawn_with_the_one_before(shape, keys, jax):
+    """LLVM takes half a second to generate code for a single number."""
+    compiled = tvmfun.jit(lambda key: random.bits(key, shape)).lower(keys[0]).compile()
+    assert ("T.vectorized(2)" in compiled.as_text()) == (shape[1] > 128)
+    same(compiled(keys[0]), jax.random.bits(keys[1], shape, "uint32"))
+
+
 @pytest.mark.quick("float64")
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_uniform(dtype, keys, jax):

@@ -11,7 +11,7 @@ from tvm.tirx import AllocBuffer, Buffer, BufferStore, IfThenElse, Stmt
 from tvmfun.core import expressions
 from tvmfun.lower.machine import Machine
 from tvmfun.lower.schedule.cpu.marked_products import with_products
-from tvmfun.lower.schedule.stages import Block
+from tvmfun.lower.schedule.stages import Block, contains
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr
 from tvmfun.lower.tir.walk import find
@@ -76,24 +76,36 @@ def _loops(block: Block, machine: Machine, tasks: int) -> Stmt:
     full, tail = divmod(last.extent, strip)
     strips = Axis.fresh(last, build.ceil_div(last.extent, strip))
 
-    def piece(env: Env, width: int) -> Stmt:
+    def piece(env: Env, width: int, start: Expr) -> Stmt:
         def lanes(make: Callable[[Expr], Stmt]) -> Stmt:
             return build.vectorized(last, width, make) if vector else build.loop(last, width, make)
 
-        return _strip(block, {**env, last.var: env[strips.var] * strip}, last, width if vector else 1, lanes)
+        return _strip(block, {**env, last.var: start}, last, width if vector else 1, lanes)
 
-    def rest(env: Env) -> Stmt:
+    def rest(env: Env, start: Expr) -> Stmt:
+        if tail == 1 and vector and _is_drawn(block):
+            return piece(env, 2, build.index(last, last.extent - 2))
         if isinstance(tail, int):
-            return piece(env, tail)
-        start = env[strips.var] * strip
+            return piece(env, tail, start)
         return build.loop(last, tail, lambda i: _strip(block, {**env, last.var: start + i}, None, 1, lambda at: at(0)))
 
     def body(env: Env) -> Stmt:
+        start = env[strips.var] * strip
         if tail == 0:
-            return piece(env, strip)
-        return IfThenElse(env[strips.var] < full, piece(env, strip), rest(env))
+            return piece(env, strip, start)
+        return IfThenElse(env[strips.var] < full, piece(env, strip, start), rest(env, start))
 
     return build.parallel_nest([*outer, strips], {}, body, tasks)
+
+
+def _is_drawn(block: Block) -> bool:
+    """Whether neighbouring points read the same elements of arrays, so that a point can be computed twice.
+
+    So do random bits, for which LLVM takes half a second if they are a single number.
+    """
+    last = block.space[-1]
+    loads = [load for stmt in _statements(block) for load in build.loads(stmt)]
+    return all(contains(block.private, load.source) or not build.uses(load, last.var) for load in loads)
 
 
 def _strip(
