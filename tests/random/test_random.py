@@ -150,7 +150,7 @@ def test_bits(dtype, keys, jax):
 def test_the_last_of_a_row_is_drawn_with_the_one_before(shape, keys, jax):
     """LLVM takes half a second to generate code for a single number."""
     compiled = tvmfun.jit(lambda key: random.bits(key, shape)).lower(keys[0]).compile()
-    assert ("T.vectorized(2)" in compiled.as_text()) == (shape[1] > 128)
+    assert shape[1] == 1 or "T.vectorized(2)" in compiled.as_text()
     same(compiled(keys[0]), jax.random.bits(keys[1], shape, "uint32"))
 
 
