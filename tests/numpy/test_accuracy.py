@@ -135,6 +135,18 @@ def test_half_precision_is_rounded_once(dtype: str):
         np.testing.assert_allclose(got.astype("float64"), exact, rtol=eps, atol=eps * 1e-3)
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(("shape", "axis"), [((20_001,), 0), ((3, 20_001), 1), ((20_001, 37), 0)], ids=str)
+def test_running_sums_of_float32_are_rounded_once(shape, axis, reverse):
+    x = np.random.default_rng(0).random(shape, "float32")
+    turned = np.flip(x, axis) if reverse else x
+    exact = np.cumsum(turned.astype("float64"), axis).astype("float32")
+    running = lambda x: lax.cumsum(x, axis=axis, reverse=reverse)
+    for f in (running, tvmfun.jit(running)):
+        got = np.asarray(f(x))
+        np.testing.assert_array_equal(np.flip(got, axis) if reverse else got, exact)
+
+
 def test_float64_is_rounded_to_float16_once():
     """All numbers of half precision, the middles between them, and what is just beside these."""
     numbers = np.arange(1 << 16, dtype="uint16").view("float16").astype("float64")

@@ -107,7 +107,19 @@ def _check_axis(name: str, x: ShapeDtype, axis: int) -> None:
         raise ShapeError(name, f"{axis} is not an axis of the argument", got=repr(x))
 
 
-def _cumulative(name: str, combine: Callable, identity: Callable[[str], Any], vjp: Callable, floats: bool) -> Op:
+def _of_sums(dtype: str) -> str:
+    """The dtype of a running sum: after n numbers of float32, of one size, the error would be n / 2 units."""
+    return "float64" if dtype == "float32" else _wide(dtype)
+
+
+def _cumulative(
+    name: str,
+    combine: Callable,
+    identity: Callable[[str], Any],
+    vjp: Callable,
+    floats: bool,
+    result_of: Callable[[str], str] = _wide,
+) -> Op:
     def shape(x: ShapeDtype, *, axis: int, reverse: bool) -> ShapeDtype:
         _check_axis(name, x, axis)
         if x.dtype == dtypes.bool_ or (floats and not dtypes.is_float(x.dtype)):
@@ -117,7 +129,7 @@ def _cumulative(name: str, combine: Callable, identity: Callable[[str], Any], vj
 
     def compute(x: ShapeDtype, *, axis: int, reverse: bool) -> tirx.PrimFunc:
         dtype = dtypes.NAMES[x.dtype]
-        wide = _wide(dtype)
+        wide = result_of(dtype)
 
         def start(width: int) -> Step:
             total, value = _accumulators(width, wide, identity(wide)), _accumulators(width, wide, tirx.const(0, wide))
@@ -241,7 +253,7 @@ def _ratio(x: Array, total: Array) -> Array:
 
 
 #: ``cumsum(x, axis=, reverse=)``: the sum of all elements up to each one, from the end of the axis if ``reverse``.
-cumsum = _cumulative("cumsum", pw.add.compute, lambda dtype: tirx.const(0, dtype), _cumsum_vjp, False)
+cumsum = _cumulative("cumsum", pw.add.compute, lambda dtype: tirx.const(0, dtype), _cumsum_vjp, False, _of_sums)
 #: ``cumprod(x, axis=, reverse=)``: the product of all elements up to each one.
 cumprod = _cumulative("cumprod", pw.multiply.compute, lambda dtype: tirx.const(1, dtype), _cumprod_vjp, False)
 #: ``cumlogsumexp(x, axis=, reverse=)``: the logarithm of the sum of the exponentials of all elements up to each one.
