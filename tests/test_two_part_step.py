@@ -32,7 +32,7 @@ def mlp(key):
 def conv(key):
     first, second = random.split(key)
     return nn.Sequential(
-        nn.Conv2d(3, 8, 3, padding=1, key=first),
+        nn.Conv2d(3, 8, 3, padding=1, bias=False, key=first),
         nn.BatchNorm(8),
         nn.functional.relu,
         nn.Dropout(0.25),
