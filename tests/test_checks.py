@@ -54,7 +54,6 @@ def test_the_results_are_those_of_jit(name):
         np.testing.assert_array_equal(np.asarray(got), np.asarray(want))
 
 
-@pytest.mark.slow
 def test_a_training_step_that_donates():
     model = nn.Sequential(nn.Linear(20, 16, key=random.key(0)), tnp.tanh, nn.Linear(16, 3, key=random.key(1)))
     optimizer = optim.adam(1e-2)

@@ -20,6 +20,7 @@ from tvmfun.core.inline import subprograms
 from tvmfun.core.program import Atom, Program
 from tvmfun.lower import pipeline
 from tvmfun.lower.codegen.relax_module import Step
+from tvmfun.lower.codegen.similar_functions import Merged
 
 POISON = 0xFF
 # Bytes of poison before and after every array: a multiple of TVM's alignment of arrays.
@@ -70,12 +71,15 @@ class Probe:
     def __init__(self, program: Program, target: Target, donated: Collection[int]) -> None:
         self.program = program
         built, self._plan, self.steps = pipeline.build_with_steps(program, target, donated)
-        self._module = built.load()
+        self._module, self._merged = built.load(), built.merged
 
     def run(self, step: Step, values: Mapping[Atom, np.ndarray]) -> Outcome:
         """Runs the kernel of a step once, on copies of the values of its inputs."""
         kernel = step.kernel
-        function = self._module.get_function(step.name, query_imports=True)
+        assert step.name is not None  # a view has no kernel
+        name, numbers = self._merged.get(step.name, Merged(step.name))
+        compiled = self._module.get_function(name, query_imports=True)
+        function = lambda *addresses: compiled(*addresses, *numbers)
         arguments = [values[atom] for atom in kernel.inputs]
         if not _may_run_forever(step):
             # Leaves NaN in the workspaces, which the second run gets again.

@@ -97,7 +97,8 @@ class Kernels:
         self.callers: dict[ir.GlobalVar, tirx.PrimFunc] = {}
         # Kernels that may be similar to later ones.
         self._straight: dict[ir.GlobalVar, tirx.PrimFunc] = {}
-        self._merged: dict[str, Merged] = {}
+        #: What to call instead of each function that was merged with similar ones.
+        self.merged: dict[str, Merged] = {}
 
     def __enter__(self) -> Kernels:
         return self
@@ -138,14 +139,14 @@ class Kernels:
         called = {name for caller in self.callers.values() for name, _ in called_functions(caller.body)}
         callees = {name: function for name, function in self._straight.items() if name.name_hint in called}
         others = {name: function for name, function in self._straight.items() if name not in callees}
-        kept, self._merged = merge(others)
+        kept, self.merged = merge(others)
         for name, function in {**callees, **kept}.items():
             self._wait(name, function, is_optimized=False)
         self._straight = {}
 
     def called_by(self, step: Call) -> Call:
         """The step with the function that does what its kernel does."""
-        merged = self._merged.get(step.kernel)
+        merged = self.merged.get(step.kernel)
         if merged is None:
             return step
         return step._replace(kernel=merged.name, arguments=[*step.arguments, *map(number, merged.numbers)])
@@ -208,6 +209,8 @@ class NativeModule:
     ) -> None:
         self._names_of_variables = kernels.names
         kernels.merge()
+        #: What to call instead of each function that was merged with similar ones.
+        self.merged = kernels.merged
         steps = [kernels.called_by(step) if isinstance(step, Call) else step for step in steps]
         # A separate module takes LLVM some milliseconds.
         joined = kernels.only_module()
