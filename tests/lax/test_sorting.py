@@ -13,6 +13,7 @@ import tvmfun
 from tvmfun import lax
 from tvmfun import numpy as tnp
 from tvmfun.errors import ArgumentError, ShapeError
+from tvmfun.ops.top_k import largest_by_sorting
 
 RNG = np.random.default_rng(0)
 SPECIAL = np.asarray([3.0, np.nan, -np.inf, 0.0, -0.0, np.inf, np.nan, -1.0])
@@ -67,9 +68,10 @@ def test_top_k(dtype, k):
     agree(lambda lax, x: lax.top_k(x, min(k, 3), axis=0), x)
 
 
-# Blocks depend on the size and on k, and what is compared on the dtype.
+# Chunks and blocks depend on the size and on k, and what is compared on the dtype.
 LONG_ROWS = [
     *(("float32", size, k) for size in (1030, 1024, 4999) for k in (1, 3, 20)),
+    *(("float32", size, k) for size in (100, 2048, 2111) for k in (16, 17)),
     *(("bfloat16", 1030, 1), ("bfloat16", 4999, 20)),
     *(("int8", 1024, 20), ("int8", 4999, 1)),
     *(("uint16", 1030, 20), ("uint16", 1024, 3)),
@@ -78,10 +80,10 @@ LONG_ROWS = [
 ]
 
 
-@pytest.mark.quick("float32-1030-3")
+@pytest.mark.quick("float32-1030-3", "float32-2111-16")
 @pytest.mark.parametrize(("dtype", "size", "k"), LONG_ROWS)
 def test_top_k_of_long_rows(dtype, size, k):
-    """Which are found block by block, also where many are equal, infinite or NaN."""
+    """Which are found chunk by chunk, also where many are equal, infinite or NaN, and by sorts, as on GPUs."""
     many = (RNG.normal(size=(2, 2, size)) * 99).astype(dtype)
     rows = [RNG.integers(0, 4, (3, size)).astype(dtype), np.zeros((2, size), dtype)]
     if dtype in ("float32", "bfloat16"):
@@ -104,12 +106,23 @@ def test_top_k_of_long_rows(dtype, size, k):
         if x.dtype.kind not in "iub":
             order = np.lexsort((np.broadcast_to(np.arange(size), x.shape), keys, ~np.isnan(wide)), axis=-1)
         np.testing.assert_array_equal(np.asarray(indices), order[..., :k])
+        np.testing.assert_array_equal(np.asarray(largest_by_sorting(tnp.asarray(x), k)), order[..., :k])
         np.testing.assert_array_equal(
             np.asarray(values).astype(wide.dtype), np.take_along_axis(wide, order[..., :k], -1)
         )
     expected = np.asarray(results[1][1])[0]
     np.testing.assert_array_equal(np.asarray(mapped), expected)
     np.testing.assert_array_equal(np.asarray(columns).T, expected)
+
+
+def test_top_k_of_a_dynamic_number_of_elements():
+    x = RNG.integers(0, 9, (3, 300)).astype("float32")
+    f = tvmfun.jit(lambda x: lax.top_k(x, 5), dynamic_shapes=({0: "rows", 1: tvmfun.Dim("n", min=5)},))
+    for size in (5, 70, 300):
+        values, indices = f(x[:, :size])
+        order = np.argsort(-x[:, :size], -1, kind="stable")[:, :5]
+        np.testing.assert_array_equal(np.asarray(indices), order)
+        np.testing.assert_array_equal(np.asarray(values), np.take_along_axis(x, order, -1))
 
 
 def test_top_k_of_long_rows_has_the_gradient_of_its_elements():

@@ -75,6 +75,13 @@ BATCHED = np.asarray([[[0], [2], [0]], [[1], [7], [1]]], np.int32)
 DISTINCT = np.asarray([[3], [0], [-1]], np.int64)
 SMALL = np.asarray([[200], [3]], np.uint8)
 TIES = np.asarray([[3.0, 1.0, 3.0], [np.nan, 5.0, np.nan]])
+
+
+def _largest(x, *, k):
+    """By sorting backwards twice."""
+    return (x.shape[-1] - 1 - np.argsort(x[..., ::-1], axis=-1, kind="stable")[..., ::-1])[..., :k].astype(np.int32)
+
+
 ZEROS = np.asarray([2.0, 0.0, -0.0, np.nan, -np.inf, 0.0])
 
 STARTS = (whole(1), whole(-3), whole(9))
@@ -131,6 +138,20 @@ CASES: dict[str, list[Case]] = {
             *(ints(3, 17), TIES, reals(1), ints(2, 0), ints(33).astype(np.uint32), bools(7), ZEROS),
             *(reals(2, 70), ints(200, low=-1000, high=1000), ints(100).astype(np.int8), ints(90).astype(np.uint64)),
             np.tile(ZEROS, 12),
+        )
+    ],
+    "top_k_indices": [
+        Case(_largest, (data,), {"k": k}, exact=True)
+        for data, k in (
+            *((ints(3, 17), 17), (TIES, 2), (reals(1), 1), (ints(33).astype(np.uint32), 3), (bools(7), 3), (ZEROS, 6)),
+            *((reals(2, 700), 5), (ints(700, low=-1000, high=1000), 5), (ints(300).astype(np.int8), 2)),
+            *(
+                (ints(200).astype(np.uint64), 1),
+                (np.tile(ZEROS, 50), 2),
+                (np.sort(reals(2, 2050)), 16),
+                (np.zeros(200), 1),
+            ),
+            (np.concatenate([np.full(64, np.nan), reals(200)]), 2),
         )
     ],
 }

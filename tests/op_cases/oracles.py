@@ -373,6 +373,11 @@ def searchsorted(x: Any, values: Any, side: str, batch: int = 0) -> Any:
     return jnp.searchsorted(x, values, side)
 
 
+def _top_k(d: Draw) -> Call:
+    shape = d.shape(low=1, smallest=1)
+    return (d.reals(shape),), {"k": d.choose(*range(1, shape[-1] + 1))}
+
+
 def _searchsorted(d: Draw) -> Call:
     common = d.choose((), (2,))
     x, values = d.reals((*common, d.choose(5, 1, 0)), -9, 9), d.reals((*common, *d.shape(high=2)), -9, 9)
@@ -693,6 +698,7 @@ ORACLES: dict[str, Oracle] = {
     "dynamic_slice": Oracle(dynamic_slice, _dynamic_slice),
     "dynamic_update_slice": Oracle(dynamic_update_slice, _dynamic_update_slice),
     "argsort": Oracle(lambda x: jnp.argsort(x, axis=-1, stable=True), lambda d: ((d.reals(d.shape(low=1)),), {})),
+    "top_k_indices": Oracle(lambda x, *, k: lax.top_k(x, k)[1], _top_k),
     "searchsorted": Oracle(searchsorted, _searchsorted),
     "conv": Oracle(conv, _conv),
     "conv_kernel_gradient": Oracle(conv_kernel_gradient, _conv_kernel_gradient),

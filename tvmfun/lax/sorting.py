@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-import numpy as np
-
-from tvmfun import dtypes
 from tvmfun import numpy as tnp
-from tvmfun.core import dims
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.numpy.promotion import NestedArrayLike
@@ -17,12 +12,13 @@ from tvmfun.numpy.shapes import normalize_axis
 from tvmfun.ops import shape as shapes
 from tvmfun.ops import sorting
 from tvmfun.ops.index import gather
+from tvmfun.ops.top_k import largest_by_sorting, top_k_indices
 
 __all__ = ["approx_max_k", "approx_min_k", "sort", "sort_key_val", "top_k"]
 
 
-#: Rows of fewer elements are sorted to find the largest.
-_FEWEST = 1024
+# So many elements are kept in a sorted list while a row goes by; more are found faster by sorting.
+_MOST_LISTED = 16
 
 
 def _take_last(x: Array, order: Array) -> Array:
@@ -105,44 +101,8 @@ def top_k(operand: NestedArrayLike, k: int, *, axis: int = -1) -> tuple[Array, A
     if not 0 <= k <= size:
         raise ArgumentError("top_k", f"there are {size} elements along axis {axis}", got=str(k))
     rows = shapes.move_axis(x, axis, last)
-    indices = _largest(rows, k)
+    indices = top_k_indices(rows, k=k) if 1 <= k <= _MOST_LISTED else largest_by_sorting(rows, k)
     return tuple(shapes.move_axis(y, last, axis) for y in (_take_last(rows, indices), indices))  # type: ignore[return-value]
-
-
-def _largest(rows: Array, k: int) -> Array:
-    """The indices of the ``k`` largest elements of each row, the largest first.
-
-    They are in the ``k`` blocks whose maxima are largest: the maxima of these come before all elements of the others.
-    """
-    *lead, size = rows.shape
-    block = _block_size(rows, k)
-    if not block:
-        # Backwards twice: the largest come first, and of equal ones the one that was first.
-        last = (rows.ndim - 1,)
-        order = shapes.flip(sorting.argsort(shapes.flip(rows, axes=last)), axes=last)
-        return (size - 1 - order)[..., :k]
-    lowest = -np.inf if dtypes.is_float(rows.dtype) else np.iinfo(rows.dtype).min
-    blocks = tnp.pad(rows, [(0, 0)] * len(lead) + [(0, -size % block)], constant_values=lowest)
-    blocks = tnp.reshape(blocks, (*lead, -1, block))
-    # In the order of their indices, which decides between equal elements.
-    chosen = tnp.sort(_largest(tnp.max(blocks, -1), k), -1)
-    among = tnp.reshape(_take_last_block(blocks, chosen), (*lead, k * block))
-    position = _largest(among, k)
-    return _take_last(chosen, position // block) * np.int32(block) + position % block
-
-
-def _block_size(rows: Array, k: int) -> int:
-    """The size of blocks for which maxima and candidates are fewest; 0 where a row is rather sorted as a whole."""
-    size = rows.shape[-1]
-    if dims.is_dynamic(rows.shape) or rows.dtype == dtypes.bool_ or k == 0 or size < _FEWEST:
-        return 0
-    block = 1 << max(3, round(math.log2(size / k) / 2))
-    return block if size / block + k * block < size / 4 else 0
-
-
-def _take_last_block(blocks: Array, chosen: Array) -> Array:
-    """Some of the rows of each matrix."""
-    return gather(blocks, tnp.expand_dims(chosen, -1), mode="in_bounds", batch=blocks.ndim - 2)
 
 
 def approx_max_k(

@@ -32,6 +32,7 @@ from tvmfun.lower.rewrite.dropout_bits import draw_once
 from tvmfun.lower.rewrite.early_conversions import convert_early
 from tvmfun.lower.rewrite.early_gathers import gather_early
 from tvmfun.lower.rewrite.half_attention import narrow_attention
+from tvmfun.lower.rewrite.largest_elements import sort_for_largest
 from tvmfun.lower.rewrite.late_conversions import convert_late
 from tvmfun.lower.rewrite.leading_batches import lead_batches
 from tvmfun.lower.rewrite.loop_conversions import convert_outside_loops
@@ -60,6 +61,7 @@ def rewritten(program: Program, target: Target) -> Program:
         program = lead_batches(program)
         program = with_panels(program, target)
     else:
+        program = sort_for_largest(program)
         program = narrow_attention(program)
         program = draw_once(program)
         program = convert_late(program)

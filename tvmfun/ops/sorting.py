@@ -52,7 +52,7 @@ def sort_key(x: Any) -> Any:
     return tirx.Cast("uint64" if width == 64 else "uint32", x)
 
 
-def _key_bits(dtype: np.dtype) -> int:
+def key_bits(dtype: np.dtype) -> int:
     """The number of significant bits of a key of :func:`sort_key`."""
     if dtypes.is_float(dtype):
         return max(32, dtype.itemsize * 8)
@@ -66,7 +66,7 @@ def _argsort(x: ShapeDtype) -> tirx.PrimFunc:
 
     def write(sources, result):
         values = lambda row, i: sort_key(sources[0][(*row, i)])
-        block("sort", sources, result, rows, lambda row: sort(values, row, result, n, _key_bits(x.dtype)))
+        block("sort", sources, result, rows, lambda row: sort(values, row, result, n, key_bits(x.dtype)))
 
     return prim_func([x], _argsort_shape(x), write).with_attr(ARGSORT, True)
 

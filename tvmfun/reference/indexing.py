@@ -102,6 +102,11 @@ def _searchsorted(x: np.ndarray, values: np.ndarray, side: Any, batch: int = 0) 
     return np.zeros(values.shape, np.int32) if result is None else result
 
 
+def _top_k_indices(x: np.ndarray, *, k: int) -> np.ndarray:
+    backwards = np.argsort(_ordered(x)[..., ::-1], axis=-1, kind="stable")[..., ::-1]
+    return (x.shape[-1] - 1 - backwards)[..., :k]
+
+
 def enter_all() -> None:
     """Adds the reference implementations of this module to the table."""
     moved: dict[str, Callable[..., Any]] = {
@@ -109,6 +114,7 @@ def enter_all() -> None:
         "dynamic_slice": _dynamic_slice,
         "dynamic_update_slice": _dynamic_update_slice,
         "argsort": lambda x: np.argsort(_ordered(x), axis=-1, kind="stable"),
+        "top_k_indices": _top_k_indices,
         "searchsorted": _searchsorted,
     }
     enter(moved, exact=True, raw=True)
