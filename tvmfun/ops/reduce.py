@@ -24,6 +24,9 @@ from tvmfun.ops import shape as shapes
 from tvmfun.ops.parameters import Ints, check_axes
 from tvmfun.ops.simplify import as_result, index_axis, is_number, made_by
 
+# The most elements that are each left out of a product in turn.
+_LONGEST_TABLE = 32
+
 
 def _with_unit_axes(shape: Ints, axis: Ints) -> Ints:
     """``shape`` with the reduced axes as size 1."""
@@ -95,18 +98,36 @@ def _extremum_vjp(g: Array, out: Array, x: Array, *, axis: Ints) -> Array:
 
 
 def _prod_vjp(g: Array, out: Array, x: Array, *, axis: Ints) -> Array:
-    """The product of all others, also where elements are 0: prefix products times suffix products."""
     order = (*(i for i in range(x.ndim) if i not in axis), *axis)
-    rows = shapes.permute_dims(x, axes=order)
-    count = math.prod(x.shape[i] for i in axis)
     free = tuple(x.shape[i] for i in order[: x.ndim - len(axis)])
-    flat = shapes.reshape(rows, shape=(*free, 1, count))
-    table = shapes.broadcast_to(flat, shape=(*free, count, count))
-    at = lambda k: shapes.iota(shape=(*free, count, count), axis=len(free) + k, dtype="int32")
-    others = prod(pw.where(at(0) == at(1), pw.constant(1, x), table), axis=(len(free) + 1,))
-    result = others * shapes.reshape(g, shape=(*free, 1))
-    result = shapes.reshape(result, shape=tuple(x.shape[i] for i in order))
+    rows = shapes.permute_dims(x, axes=order)
+    flat = shapes.reshape(rows, shape=(*free, math.prod(x.shape[i] for i in axis)))
+    result = _others(flat) * shapes.reshape(g, shape=(*free, 1))
+    result = shapes.reshape(result, shape=rows.shape)
     return shapes.permute_dims(result, axes=tuple(map(int, np.argsort(order))))
+
+
+def _others(x: Array) -> Array:
+    """The product of all other elements of a row for each, also where elements are 0.
+
+    In a short row, each element is left out in turn. A long one is cut in pieces: those of other pieces times those of
+    the same piece.
+    """
+    *lead, count = x.shape
+    last = x.ndim - 1
+    if dims.is_dynamic(x.shape) or count <= _LONGEST_TABLE:
+        shape = (*lead, count, count)
+        table = shapes.broadcast_to(shapes.reshape(x, shape=(*lead, 1, count)), shape=shape)
+        at = lambda k: shapes.iota(shape=shape, axis=last + k, dtype="int32")
+        return prod(pw.where(at(0) == at(1), pw.constant(1, x), table), axis=(last + 1,))
+    width = _LONGEST_TABLE if count > _LONGEST_TABLE**2 else math.isqrt(count - 1) + 1
+    number = -(-count // width)
+    edges = {"low": (0,) * x.ndim, "interior": (0,) * x.ndim}
+    filled = shapes.pad(x, pw.constant(1, x), high=(*(0,) * last, number * width - count), **edges)
+    pieces = shapes.reshape(filled, shape=(*lead, number, width))
+    of_others = shapes.reshape(_others(prod(pieces, axis=(x.ndim,))), shape=(*lead, number, 1))
+    result = shapes.reshape(_others(pieces) * of_others, shape=(*lead, number * width))
+    return shapes.slice(result, start=(0,) * x.ndim, stop=x.shape, step=(1,) * x.ndim)
 
 
 def max_element(*args: Any, axis: list) -> Any:
