@@ -82,6 +82,14 @@ def test_few_rows(form, rows, terms, columns):
     assert_product(np.asarray(compiled(x, w, scale)), x, exact.T)
 
 
+@pytest.mark.parametrize("rows", [3, 12])
+@pytest.mark.parametrize("sizes", [(5, 7, 48), (3, 1040), (9, 11, 13), (40, 32)], ids=str)
+def test_few_rows_and_terms_along_several_axes(rows, sizes):
+    x, w = normal(rows, *sizes), normal(800, *sizes)
+    f = tvmfun.jit(lambda x, w: tnp.tensordot(x, w.transpose((*range(1, w.ndim), 0)), len(sizes)))
+    assert_product(np.asarray(f(x, w)), x.reshape(rows, -1), w.reshape(800, -1).T)
+
+
 def test_infinities_of_few_rows_stay_where_they_are():
     x, w = normal(5, 1025), normal(640, 1025)
     x[3, 0], x[2, 1024], w[7, 2] = np.inf, np.nan, -np.inf

@@ -342,6 +342,9 @@ SCALED = {
     "columns": lambda ns, x, w, s: x @ (w.astype("float32") * s),
     "rows": lambda ns, x, w, s: x @ ((w.astype("float32") - s[:, None]) * s[:, None]).T,
     "groups": lambda ns, x, w, s: x @ (w.astype("float32") * ns.repeat(s.reshape(-1, 10)[:, :1], 64, 0)[:640]),
+    "reshaped groups": lambda ns, x, w, s: x @ (w.reshape(20, 32, 640) * s[:20, None, None]).reshape(640, 640),
+    "groups of rows": lambda ns, x, w, s: x @ (w.reshape(640, 40, 16) * s.reshape(640, 1, 1)).reshape(640, -1).T,
+    "odd groups": lambda ns, x, w, s: x @ (w.reshape(128, 5, 640) * s[:5, None]).reshape(640, -1),
     "unpacked": lambda ns, x, w, s: x @ ns.stack([w & 15, (w >> 4) & 15], 1).reshape(-1, 640)[:640].astype("float32"),
     "floats": lambda ns, x, w, s: (x * 2) @ (ns.exp(s)[:, None] * ns.where(w > 0, 1.0, s)),
     "vectors": lambda ns, x, w, s: (x[0] * 3) @ (s - 1),
@@ -351,6 +354,7 @@ SCALED = {
 
 @pytest.mark.quick(
     *("columns-plain-1", "rows-plain-1", "groups-vmapped-1", "unpacked-plain-1", "vectors-gradient-1"),
+    *("reshaped groups-plain-5", "groups of rows-plain-5", "groups of rows-vmapped-1", "odd groups-gradient-5"),
     *("columns-plain-5", "rows-vmapped-5", "rows-gradient-40", "groups-looped-40", "floats-dynamic-5"),
 )
 @pytest.mark.parametrize("rows", [1, 5, 40])
@@ -383,7 +387,12 @@ def test_few_rows_compute_weights_while_they_read_or_pack_them(name, way, rows):
 
 @pytest.mark.parametrize(
     ("rows", "names"),
-    [(1, ("columns", "rows", "expensive")), (2, ("columns", "rows")), (12, ("columns", "rows")), (256, ("columns",))],
+    [
+        (1, ("columns", "rows", "expensive", "reshaped groups", "groups of rows", "odd groups")),
+        (2, ("columns", "rows", "reshaped groups", "groups of rows", "odd groups")),
+        (12, ("columns", "rows")),
+        (256, ("columns", "reshaped groups")),
+    ],
     ids=["1", "2", "12", "256"],
 )
 def test_few_rows_store_no_weights(rows, names):

@@ -31,6 +31,7 @@ from tvmfun.lower.rewrite.dilated_convolutions import split_dilated_convolutions
 from tvmfun.lower.rewrite.dropout_bits import draw_once
 from tvmfun.lower.rewrite.early_conversions import convert_early
 from tvmfun.lower.rewrite.early_gathers import gather_early
+from tvmfun.lower.rewrite.grouped_terms import contract_groups
 from tvmfun.lower.rewrite.half_attention import narrow_attention
 from tvmfun.lower.rewrite.largest_elements import sort_for_largest
 from tvmfun.lower.rewrite.late_conversions import convert_late
@@ -55,6 +56,7 @@ def rewritten(program: Program, target: Target) -> Program:
     program = split_dilated_convolutions(program)
     if targets.is_cpu(target):
         program = compare_with_extrema(program)
+        program = contract_groups(program)
         program = sink_updates(program)
         program = split_products(program, target)
         program = hoist_invariants(program)

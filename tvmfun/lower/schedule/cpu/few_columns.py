@@ -42,11 +42,13 @@ def few_columns(contraction: Contraction, machine: Machine) -> Contraction | Non
     Few rows are few columns once the operands are exchanged: ``x @ w.T`` is ``(w @ x.T).T``.
     """
     stage, columns = contraction.stage, contraction.column.extent
-    if contraction.dot is not None or len(stage.reduce) != 1 or stage.dtype not in ("float32", "float64"):
+    if contraction.dot is not None or not stage.reduce or stage.dtype not in ("float32", "float64"):
         return None
     if not all(isinstance(axis.extent, int) for axis in stage.domain):
         return None
     lanes = machine.lanes(stage.dtype)
+    if len(stage.reduce) > 1 and stage.reduce[-1].extent % lanes:
+        return None
     arrays = (contraction.left, contraction.right)
     is_plain = all(isinstance(value, ir.TensorLoad) and str(value.ty) == stage.dtype for value in arrays)
     if is_plain and 2 * columns <= lanes and _gains(contraction, LEAST_TERMS, LEAST_WORK):
@@ -67,40 +69,49 @@ def _gains(contraction: Contraction, terms: int, work: int) -> bool:
     # A sum of few rows is cut in parts for the threads.
     if volume(stage.domain) < work or volume(stage.space) < MIN_TASKS * MOST_ROWS * columns:
         return False
-    if stage.reduce[0].extent < terms * columns:
+    if volume(stage.reduce) < terms * columns:
         return False
-    steps = [
-        build.stride(load.source, load.indices, stage.reduce[0], stage.domain) for load in build.loads(contraction.left)
-    ]
+    last, loads = stage.reduce[-1], build.loads(contraction.left)
+    steps = [build.stride(load.source, load.indices, last, stage.domain) for load in loads]
     return 1 in steps and set(steps) <= {0, 1}
 
 
 def is_packed(contraction: Contraction, machine: Machine) -> bool:
     """Whether the right factor is a vector for each column and vector of terms."""
-    terms, right = contraction.stage.reduce[-1], contraction.right
+    stage, right = contraction.stage, contraction.right
     if not isinstance(right, ir.TensorLoad):
         return False
-    lanes = machine.lanes(contraction.stage.dtype)
-    vector, lane = Axis.fresh(terms, terms.extent // lanes), Axis.fresh(terms, lanes - 1)
-    indices = [build.substitute(index, {terms.var: vector.var * lanes + lane.var}) for index in right.indices]
-    return build.stride(right.source, indices, lane, [*contraction.stage.domain, vector, lane]) == 1
+    lanes, last = machine.lanes(stage.dtype), stage.reduce[-1]
+    vector, lane = Axis.fresh(last, volume(stage.reduce) // lanes), Axis.fresh(last, lanes - 1)
+    env = _terms_at(stage, vector.var * lanes, lane.var)
+    indices = [build.substitute(index, env) for index in right.indices]
+    return build.stride(right.source, indices, lane, [*stage.domain, vector, lane]) == 1
+
+
+def _terms_at(stage: Stage, first: Expr, lane: Expr) -> Env:
+    """The reduced axes at a lane of the vector whose first term is given."""
+    *outer, last = stage.reduce
+    if not outer:
+        return {last.var: first + lane}
+    return {**build.unflatten(outer, first // last.extent), last.var: first % last.extent + lane}
 
 
 def with_packed_columns(stage: Stage, contraction: Contraction, machine: Machine) -> tuple[Stage, Stage]:
     """Returns a stage that packs the right factor in the order in which tiles read it, and the product."""
-    (terms,), column, lanes = stage.reduce, contraction.column, machine.lanes(stage.dtype)
+    terms, last = volume(stage.reduce), stage.reduce[-1]
+    column, lanes = contraction.column, machine.lanes(stage.dtype)
     batch = [axis for axis in stage.space if axis is not column and build.uses(contraction.right, axis.var)]
-    vectors, lane = Axis.fresh(terms, build.ceil_div(terms.extent, lanes)), Axis.fresh(terms, lanes)
+    vectors, lane = Axis.fresh(last, build.ceil_div(terms, lanes)), Axis.fresh(last, lanes)
     others = [Axis.fresh(axis, axis.extent) for axis in (*batch, column)]
     space = (*others[:-1], vectors, others[-1], lane)
-    position = vectors.var * lanes + lane.var
     env: Env = {axis.var: new.var for axis, new in zip((*batch, column), others, strict=True)}
-    value = build.substitute(contraction.right, {**env, terms.var: position})
-    if terms.extent % lanes:
-        value = tirx.if_then_else(position < terms.extent, value, build.zero(stage.dtype))
+    value = build.substitute(contraction.right, {**env, **_terms_at(stage, vectors.var * lanes, lane.var)})
+    if terms % lanes:
+        value = tirx.if_then_else(vectors.var * lanes + lane.var < terms, value, build.zero(stage.dtype))
     buffer = build.buffer([axis.extent for axis in space], stage.dtype, f"{stage.name}_right")
     pack = Stage(buffer.name, space, (), buffer, tuple(axis.var for axis in space), value)
-    index = (*(axis.var for axis in batch), terms.var // lanes, column.var, terms.var % lanes)
+    term = build.flatten(stage.reduce, {axis.var: axis.var for axis in stage.reduce})
+    index = (*(axis.var for axis in batch), term // lanes, column.var, term % lanes)
     return pack, replace(stage, value=contraction.left * buffer[index])
 
 
@@ -114,18 +125,18 @@ class _FewColumns:
 
     def __init__(self, contraction: Contraction, machine: Machine) -> None:
         self.contraction, self.stage = contraction, contraction.stage
-        self.row, self.column, (self.terms,) = contraction.row, contraction.column, contraction.stage.reduce
+        self.row, self.column, self.terms = contraction.row, contraction.column, volume(contraction.stage.reduce)
         self.columns, self.lanes = self.column.extent, machine.lanes(self.stage.dtype)
         # Registers hold the sums of each row and column, a vector of each row, and one of the right factor.
         most = min((machine.registers - 1) // (self.columns + 1), MOST_ROWS)
         self.tiles = Axis.fresh(self.row, build.ceil_div(self.row.extent, most))
         self.rows = build.ceil_div(self.row.extent, self.tiles.extent)
         # The right factor of a block of terms stays in the L1 cache while tiles of rows go by.
-        self.vectors = self.terms.extent // self.lanes
+        self.vectors = self.terms // self.lanes
         nbytes = self.columns * self.lanes * build.bits(self.stage.dtype) // 8
         blocks = build.ceil_div(self.vectors, max(1, machine.cache_bytes(1) // 2 // nbytes))
         self.length = build.ceil_div(self.vectors, blocks)
-        self.blocks = Axis.fresh(self.terms, build.ceil_div(self.vectors, self.length))
+        self.blocks = Axis.fresh(self.stage.reduce[-1], build.ceil_div(self.vectors, self.length))
         self.in_group = Axis.fresh(self.row, min(self.tiles.extent, TILES) if self.blocks.extent > 1 else 1)
         self.groups = Axis.fresh(self.row, build.ceil_div(self.tiles.extent, self.in_group.extent))
         shape = [self.in_group.extent, self.rows, self.columns, self.lanes]
@@ -151,7 +162,7 @@ class _FewColumns:
             return IfThenElse(first + i < whole, full, self._tile(at, block, i, rest)) if rest else full
 
         each = lambda block: build.loop(self.row, count, lambda i: tile(block, i))
-        return build.loop(self.terms, self.blocks.extent, each)
+        return build.loop(self.blocks, self.blocks.extent, each)
 
     def _tile(self, env: Env, block: Expr, tile: Expr, rows: int) -> Stmt:
         """The sums of a tile over a block of terms; after the last block they are added up and stored."""
@@ -167,7 +178,7 @@ class _FewColumns:
         def add(start: Expr) -> Stmt:
             def one(own: Buffer, i: int, j: int, k: Expr) -> Stmt:
                 at = {self.row.var: env[self.row.var] + i, self.column.var: build.index(self.column, j)}
-                term = build.substitute(self.stage.value, {**env, **at, self.terms.var: start + k})
+                term = build.substitute(self.stage.value, {**env, **at, **_terms_at(self.stage, start, k)})
                 return BufferStore(own, own[k] + term, [k])
 
             return build.seq(*(self._prefetch(env, rows + i, start) for i in range(rows)), each(one))
@@ -175,7 +186,7 @@ class _FewColumns:
         length = count = self.length
         if self.vectors % length:
             count = build.minimum(length, self.vectors - block * length)
-        loop = build.loop(self.terms, count, lambda n: add((block * length + n) * self.lanes))
+        loop = build.loop(self.blocks, count, lambda n: add((block * length + n) * self.lanes))
         start = each(lambda own, i, j, k: BufferStore(own, build.zero(self.stage.dtype), [k]))
         finish = build.seq(*(self._finish(env, i, own) for i, own in enumerate(sums)))
         if last:
@@ -187,7 +198,8 @@ class _FewColumns:
 
     def _prefetch(self, env: Env, i: int, start: Expr) -> Stmt:
         """Fetches a cache line of a row of the next tile: the hardware would begin anew at each row."""
-        at = {**env, self.row.var: env[self.row.var] + i, self.terms.var: start}
+        first = _terms_at(self.stage, start, tirx.const(0, str(start.ty)))
+        at = {**env, self.row.var: env[self.row.var] + i, **first}
         loads = build.loads(build.substitute(self.contraction.left, at))
         return build.prefetch(max(loads, key=lambda load: len(load.indices)), level=2)
 
@@ -207,13 +219,14 @@ class _FewColumns:
 
         def rest(n: Expr) -> Stmt:
             def one(j: Expr) -> Stmt:
-                term = build.substitute(self.stage.value, {**at, self.column.var: j, self.terms.var: n + done})
+                own = _terms_at(self.stage, done, n)
+                term = build.substitute(self.stage.value, {**at, self.column.var: j, **own})
                 return BufferStore(totals, totals[j] + term, [j])
 
             return self._lanes(one, self.columns)
 
-        if self.terms.extent > done:
-            stmts.append(build.loop(self.terms, self.terms.extent - done, rest))
+        if self.terms > done:
+            stmts.append(build.loop(self.blocks, self.terms - done, rest))
         store = lambda j: self.stage.store({**at, self.column.var: j}, totals[j])
         return build.seq(*stmts, self._lanes(store, self.columns))
 
