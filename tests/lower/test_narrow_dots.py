@@ -385,6 +385,34 @@ def test_few_rows_compute_weights_while_they_read_or_pack_them(name, way, rows):
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=2e-5 * abs(theirs).max())
 
 
+FLAGS = {
+    "bool": lambda w: w > 0,
+    "negated": lambda w: ~(w > 0),
+    "chosen": lambda w: tnp.where(w > 0, 1, 0),
+    "bits": lambda w: (w >> 2) & 1,
+    "int8": lambda w: w,
+}
+
+
+@pytest.mark.quick("8-bool-True", "8-chosen-False", "2-int8-True")
+@pytest.mark.parametrize("is_transposed", [False, True])
+@pytest.mark.parametrize("name", FLAGS)
+@pytest.mark.parametrize("rows", [2, 8, 40, 200])
+def test_integers_and_flags_as_bfloat16(rows, name, is_transposed):
+    """Of which instructions for pairs of bfloat16 take what is stored: masks, one-hot rows, weights in int8."""
+    rng = np.random.default_rng(0)
+    x, w = normal(rng, (rows, 192), BFLOAT16), any_integer(rng, (192, 192), "int8")
+
+    def f(x, w):
+        factor = FLAGS[name](w).astype(BFLOAT16)
+        return tnp.matmul(x, factor.T if is_transposed else factor, preferred_element_type="float32")
+
+    factor = np.asarray(FLAGS[name](tnp.asarray(w))).astype("float64")
+    wide, factor = x.astype("float64"), factor.T if is_transposed else factor
+    result = np.asarray(tvmfun.jit(f)(x, w))
+    assert (abs(result - wide @ factor) <= 194 * 2.0**-23 * (abs(wide) @ abs(factor)) + 192 * TINY).all()
+
+
 @pytest.mark.parametrize(
     ("rows", "names"),
     [

@@ -91,6 +91,7 @@ def test_float64_scalars_make_float32_arrays():
     for data in (np.zeros(()), np.ones(3)):
         assert tnp.full(3, data).dtype == tnp.linspace(data, 3.0, 4).dtype == tnp.array([data, data]).dtype == "float64"
     assert tnp.array([two, two]).dtype == tnp.array([two, 1.0]).dtype == "float64"
+    assert tnp.array([two, np.int32(1)]).dtype == tnp.array([[two], [np.float32(1)]]).dtype == "float64"
     assert tnp.full(3, two, "float64").dtype == tnp.arange(two, dtype="float64").dtype == "float64"
 
 

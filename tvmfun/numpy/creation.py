@@ -15,7 +15,7 @@ from tvmfun.core import dims
 from tvmfun.core.array import Array, DeviceArray, device_array, duplicate, foreign_array
 from tvmfun.core.dims import Dim
 from tvmfun.core.interpreter import is_tracing
-from tvmfun.core.leaf import of_dataclass
+from tvmfun.core.leaf import abstract, of_dataclass
 from tvmfun.core.trace import Tracer
 from tvmfun.errors import ArgumentError, ConcretizationError, DtypeError, ShapeError
 from tvmfun.numpy.dtypes import astype, placed
@@ -143,7 +143,11 @@ def _leaves(value: Sequence) -> Iterator[Any]:
 def _from_sequence(value: Sequence, kind: np.dtype | None) -> Array:
     leaves = list(_leaves(value))
     if kind is None:
-        found = set(operand_types("asarray", [operand("asarray", leaf) for leaf in leaves]))
+        leaves = [operand("asarray", leaf) for leaf in leaves]
+        if any(isinstance(leaf, Array) for leaf in leaves):
+            found = set(operand_types("asarray", leaves))
+        else:  # scalars of NumPy and numbers alone are data
+            found = {(aval.dtype, aval.weak) for aval in (abstract(leaf, "asarray") for leaf in leaves)}
         kind = dtypes.promote(*found)[0] if found else dtypes.DEFAULT_FLOAT
     if any(_must_be_stacked(leaf) for leaf in leaves):
         return _stacked([asarray(item, kind) for item in value])

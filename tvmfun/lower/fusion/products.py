@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tvmfun import dtypes
 from tvmfun.core import dims
@@ -15,9 +15,11 @@ from tvmfun.ops.pointwise import astype
 from tvmfun.ops.shape import broadcast_to, permute_dims, slice
 
 # Products of at most so many rows compute a factor while they pack it, if it is computed from numbers that take at most
-# this share of its memory. With more rows they take so long that storing it does not matter. Transposed factors are
-# faster to transpose once they are stored, unless they need not be: docs/decisions/0018-narrow-dot-products.md.
-_FEW_ROWS, _FEW_ROWS_OF_TRANSPOSED, _NARROW = 256, 12, 5 / 8
+# this share of its memory. With more rows they take so long that storing it does not matter.
+_FEW_ROWS, _NARROW = 256, 5 / 8
+# Transposed factors are faster to transpose once they are stored, unless vectors along the terms multiply them: at most
+# so many rows, with at least so many columns, terms for each row, and multiplications.
+_TRANSPOSED_ROWS, _TRANSPOSED_COLUMNS, _TERMS_OF_A_ROW, _LEAST_WORK = 12, 128, 16, 1 << 17
 
 
 def is_product(equation: Equation) -> bool:
@@ -53,15 +55,24 @@ def may_pack(equation: Equation, factor: Atom) -> bool:
     (left, right), (contract, batch) = equation.inputs, (equation.params[name] for name in ("contract", "batch"))
     if dims.is_dynamic((left.aval.shape, right.aval.shape)) or len(contract[1]) + len(batch[1]) == right.aval.ndim:
         return False
-    free = (size for axis, size in enumerate(left.aval.shape) if axis not in (*contract[0], *batch[0]))
-    is_transposed = right.aval.ndim - 1 in contract[1]
-    return math.prod(free) <= (_FEW_ROWS_OF_TRANSPOSED if is_transposed else _FEW_ROWS)
+    rows = _volume(left.aval.shape, but=(*contract[0], *batch[0]))
+    if right.aval.ndim - 1 not in contract[1]:
+        return rows <= _FEW_ROWS
+    columns = _volume(right.aval.shape, but=(*contract[1], *batch[1]))
+    terms = math.prod(right.aval.shape[axis] for axis in contract[1])
+    is_wide = columns >= _TRANSPOSED_COLUMNS and rows * columns * terms >= _LEAST_WORK
+    return rows <= _TRANSPOSED_ROWS and is_wide and terms >= _TERMS_OF_A_ROW * rows
+
+
+def _volume(shape: Sequence[int], but: Sequence[int]) -> int:
+    """The product of the sizes of all axes but some."""
+    return math.prod(size for axis, size in enumerate(shape) if axis not in but)
 
 
 def narrow_results(equations: Iterable[Equation]) -> set[Atom]:
     """The results of cheap operations on numbers that take much less memory, such as dequantized weights."""
     bytes_of: dict[Atom, float] = {}  # what is read for an element
-    narrow = set()
+    narrow, computed = set(), set()
     for equation in equations:
         op, inputs, out = equation.op, equation.inputs, equation.outputs[0]
         is_map = op.kind == "pointwise" and op.is_inexpensive(out.aval.dtype)
@@ -69,8 +80,11 @@ def narrow_results(equations: Iterable[Equation]) -> set[Atom]:
             continue
         share = lambda atom: min(1, typical(atom.aval.size) / typical(out.aval.size))  # noqa: B023
         bytes_of[out] = sum(share(atom) * bytes_of.get(atom, atom.aval.dtype.itemsize) for atom in inputs)
-        # Instructions for pairs of bfloat16 read what is stored as bfloat16, and integers.
-        is_word = out.aval.dtype.itemsize >= 4 or (op is astype and not dtypes.is_float(inputs[0].aval.dtype))
+        # Instructions for pairs of bfloat16 read what is stored as bfloat16, or as integers.
+        is_stored = op is astype and dtypes.is_integer(inputs[0].aval.dtype) and inputs[0] not in computed
+        is_word = out.aval.dtype.itemsize >= 4 or is_stored
+        if is_map:
+            computed.add(out)
         if is_word and bytes_of[out] <= _NARROW * out.aval.dtype.itemsize:
             narrow.add(out)
     return narrow

@@ -15,7 +15,7 @@ from tvmfun.lower.machine import Machine
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Expr, Size
 from tvmfun.lower.tir.walk import called
-from tvmfun.ops.formula import is_float, rounded_bits
+from tvmfun.ops.formula import rounded_bits
 
 WORD = "uint32"
 WORD_BITS = 32
@@ -79,7 +79,7 @@ class Dot:
         if build.bits(str(value.ty)) < self.bits:
             value = build.cast(value, wide)
         bits = f"uint{self.bits}"
-        if wide == "bfloat16" and isinstance(value, tirx.Cast) and not is_float(value.value):
+        if wide == "bfloat16" and isinstance(value, tirx.Cast) and str(value.value.ty).startswith(("int", "uint")):
             # TVM rounds integers by an expression that it does not vectorize inside a word.
             value = build.cast(rounded_bits(build.cast(value.value, "float32")) >> tirx.const(16, WORD), bits)
         value = build.bits_read(value)
