@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from lower.test_hot_kernels import basic_blocks, modules, operands
+from support.oracle import x64
 
 import tvmfun
 import tvmfun.numpy as tnp
@@ -56,7 +57,7 @@ def test_sizes(rows, terms, columns, is_transposed):
 # -- few rows, and a factor whose terms are neighbours: ``x @ w.T`` --------------------------------------------------
 
 
-@pytest.mark.quick("float32-8-1023-1001", "bfloat16-2-515-640", "scaled-11-770-515")
+@pytest.mark.quick("float32-1023-1001-8", "bfloat16-515-640-2", "scaled-770-515-11")
 @pytest.mark.parametrize("rows", [2, 5, 8, 11, 12, 13])
 @pytest.mark.parametrize(("terms", "columns"), [(1023, 1001), (515, 640), (770, 515), (64, 2048), (4099, 131)], ids=str)
 @pytest.mark.parametrize("form", ["float32", "float64", "bfloat16", "int8", "scaled"])
@@ -88,6 +89,46 @@ def test_few_rows_and_terms_along_several_axes(rows, sizes):
     x, w = normal(rows, *sizes), normal(800, *sizes)
     f = tvmfun.jit(lambda x, w: tnp.tensordot(x, w.transpose((*range(1, w.ndim), 0)), len(sizes)))
     assert_product(np.asarray(f(x, w)), x.reshape(rows, -1), w.reshape(800, -1).T)
+
+
+@pytest.mark.quick("64-3-3-1-1-SAME")
+@pytest.mark.parametrize(
+    ("channels", "filters", "size", "stride", "dilation", "padding"),
+    [
+        (64, 3, 3, 1, 1, "SAME"),
+        (64, 8, 3, 2, 1, "SAME"),
+        (32, 1, 5, 1, 1, "VALID"),
+        (48, 6, 3, 1, 2, [(3, 0), (1, 4)]),
+        (80, 4, 1, 1, 1, "VALID"),
+        (40, 4, 3, 1, 1, "SAME"),
+    ],
+)
+def test_convolutions_to_few_channels(channels, filters, size, stride, dilation, padding):
+    """And the gradients for images of few channels."""
+    layout = ("NHWC", "HWIO", "NHWC")
+    x, w = normal(3, 37, 41, channels), normal(size, size, channels, filters)
+    image, kernel = normal(3, 30, 34, filters), normal(size, size, filters, channels)
+
+    def run(lib, loops, dtype):
+        def convolve(x, w):
+            dilated = {"rhs_dilation": (dilation,) * 2, "dimension_numbers": layout}
+            return loops.conv_general_dilated(x, w, (stride,) * 2, padding, **dilated)
+
+        plain = lambda x, w: loops.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=layout)
+        square = lambda f: lambda x, w: (f(x, w) ** 2).sum()
+        given = (array.astype(dtype) for array in (x, w, image, kernel))
+        return lib.jit(
+            lambda x, w, y, k: (
+                convolve(x, w),
+                *lib.grad(square(convolve), (0, 1))(x, w),
+                lib.grad(square(plain))(y, k),
+            )
+        )(*given)
+
+    with x64():
+        exact = run(jax, jax.lax, "float64")
+    for own, other in zip(run(tvmfun, lax, "float32"), exact, strict=True):
+        np.testing.assert_allclose(np.asarray(own), other, rtol=2e-5, atol=2e-6 * abs(np.asarray(other)).max())
 
 
 def test_infinities_of_few_rows_stay_where_they_are():

@@ -74,17 +74,11 @@ class StreamedLoops(_Strips):
         """Copies the elements of one term, and fetches those of a later panel."""
         ahead = panel.start + self.panels_ahead * self.tiling.columns
         source = right_array(self.contraction).source
-        rights = lambda step: (
-            self.right({**env, self.column.var: ahead + begin}) for begin in range(0, panel.width, step)
-        )
-        loads = [load for load in build.loads(self.contraction.right) if load.source.same_as(source)]
-        size = max(build.bits(str(load.ty)) for load in loads)
-        fetches = (
-            build.prefetch(load, level=2)
-            for right in rights(LINE_BITS // size)
-            for load in build.loads(right)
-            if load.source.same_as(source)
-        )
+        of_source = lambda value: [load for load in build.loads(value) if load.source.same_as(source)]
+        size = max(build.bits(str(load.ty)) for load in of_source(self.contraction.right))
+        begins = range(0, panel.width, LINE_BITS // size)
+        rights = (self.right({**env, self.column.var: ahead + begin}) for begin in begins)
+        fetches = (build.prefetch(load, level=2) for right in rights for load in of_source(right))
         return build.seq(*fetches, super().pack_term(env, panel, packed))
 
 
