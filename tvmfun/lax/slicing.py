@@ -162,7 +162,8 @@ def dynamic_update_slice(
     operand = tnp.asarray(operand)
     update = _update_for("dynamic_update_slice", operand, update)
     if update.ndim != operand.ndim:
-        raise ShapeError("dynamic_update_slice", "both must have the same axes", got=f"{operand.aval}, {update.aval}")
+        what = f"the update must have as many axes as the array, {operand.ndim}"
+        raise ShapeError("dynamic_update_slice", what, got=f"{update.aval} into {operand.aval}", hint="update.reshape(...)")
     return slices.dynamic_update_slice(
         operand, update, *_starts("dynamic_update_slice", operand, start_indices, allow_negative_indices)
     )
