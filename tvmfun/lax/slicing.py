@@ -163,7 +163,8 @@ def dynamic_update_slice(
     update = _update_for("dynamic_update_slice", operand, update)
     if update.ndim != operand.ndim:
         what = f"the update must have as many axes as the array, {operand.ndim}"
-        raise ShapeError("dynamic_update_slice", what, got=f"{update.aval} into {operand.aval}", hint="update.reshape(...)")
+        got = f"{update.aval} into {operand.aval}"
+        raise ShapeError("dynamic_update_slice", what, got=got, hint="update.reshape(...)")
     return slices.dynamic_update_slice(
         operand, update, *_starts("dynamic_update_slice", operand, start_indices, allow_negative_indices)
     )
