@@ -17,7 +17,7 @@ from tvmfun.ops.top_k import largest_by_sorting, top_k_indices
 __all__ = ["approx_max_k", "approx_min_k", "sort", "sort_key_val", "top_k"]
 
 
-# So many elements are kept in a sorted list while a row goes by; more are found faster by sorting.
+# The most elements that are kept in a sorted list while a row goes by; more are found faster by sorting.
 _MOST_LISTED = 16
 
 

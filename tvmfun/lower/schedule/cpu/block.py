@@ -83,7 +83,7 @@ def _loops(block: Block, machine: Machine, tasks: int) -> Stmt:
         return _strip(block, {**env, last.var: start}, last, width if vector else 1, lanes)
 
     def rest(env: Env, start: Expr) -> Stmt:
-        if tail == 1 and vector and _is_drawn(block):
+        if tail == 1 and vector and _may_repeat_points(block):
             return piece(env, 2, build.index(last, last.extent - 2))
         if isinstance(tail, int):
             return piece(env, tail, start)
@@ -98,7 +98,7 @@ def _loops(block: Block, machine: Machine, tasks: int) -> Stmt:
     return build.parallel_nest([*outer, strips], {}, body, tasks)
 
 
-def _is_drawn(block: Block) -> bool:
+def _may_repeat_points(block: Block) -> bool:
     """Whether neighbouring points read the same elements of arrays, so that a point can be computed twice.
 
     So do random bits, for which LLVM takes half a second if they are a single number.

@@ -14,7 +14,7 @@ from tvmfun.lower.schedule.stages import Stage
 from tvmfun.lower.tir import build, intrinsics
 from tvmfun.lower.tir.build import Axis, Expr
 
-# The most bits that are read for each bit of the operand, and the most operations.
+# The most bits that are read for each bit of the operand, as where kernels are formed, and the most operations.
 _SHARE, _OPERATIONS = 5 / 8, 16
 
 
