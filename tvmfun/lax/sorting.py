@@ -11,7 +11,6 @@ from tvmfun.numpy.promotion import NestedArrayLike
 from tvmfun.numpy.shapes import normalize_axis
 from tvmfun.ops import shape as shapes
 from tvmfun.ops import sorting
-from tvmfun.ops.index import gather
 from tvmfun.ops.top_k import largest_by_sorting, top_k_indices
 
 __all__ = ["approx_max_k", "approx_min_k", "sort", "sort_key_val", "top_k"]
@@ -21,16 +20,11 @@ __all__ = ["approx_max_k", "approx_min_k", "sort", "sort_key_val", "top_k"]
 _MOST_LISTED = 16
 
 
-def _take_last(x: Array, order: Array) -> Array:
-    """``x`` at indices along the last axis."""
-    return gather(x, tnp.expand_dims(order, -1), mode="in_bounds", batch=x.ndim - 1)
-
-
 def _order(keys: Sequence[Array]) -> Array:
     """The stable order along the last axis by the first key, then the second, and so on."""
     order = sorting.argsort(keys[-1])
     for key in reversed(keys[:-1]):
-        order = _take_last(order, sorting.argsort(_take_last(key, order)))
+        order = sorting.taken(order, sorting.argsort(sorting.taken(key, order)))
     return order
 
 
@@ -63,7 +57,7 @@ def sort(
     axis, last = normalize_axis("sort", dimension, arrays[0].ndim), arrays[0].ndim - 1
     rows = [shapes.move_axis(x, axis, last) for x in arrays]
     order = _order(rows[:num_keys])
-    result = tuple(shapes.move_axis(_take_last(x, order), last, axis) for x in rows)
+    result = tuple(shapes.move_axis(sorting.taken(x, order), last, axis) for x in rows)
     return result if several else result[0]
 
 
@@ -102,7 +96,7 @@ def top_k(operand: NestedArrayLike, k: int, *, axis: int = -1) -> tuple[Array, A
         raise ArgumentError("top_k", f"there are {size} elements along axis {axis}", got=str(k))
     rows = shapes.move_axis(x, axis, last)
     indices = top_k_indices(rows, k=k) if 1 <= k <= _MOST_LISTED else largest_by_sorting(rows, k)
-    return tuple(shapes.move_axis(y, last, axis) for y in (_take_last(rows, indices), indices))  # type: ignore[return-value]
+    return tuple(shapes.move_axis(y, last, axis) for y in (sorting.taken(rows, indices), indices))  # type: ignore[return-value]
 
 
 def approx_max_k(

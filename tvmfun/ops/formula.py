@@ -191,6 +191,11 @@ def rounded_bits(x: Any) -> Any:
     return bits + unsigned(0x7FFF) + (bits >> unsigned(16) & unsigned(1))
 
 
+def bfloat16_bits(x: Any) -> Any:
+    """The 16 bits of a number after rounding to bfloat16; wrong for some NaNs."""
+    return (rounded_bits(x.astype("float32")) >> tirx.const(16, "uint32")).astype("uint16")
+
+
 def rounded_to_bfloat16(x: Any) -> Any:
     """A number rounded to bfloat16, also where the same kernel goes on with it.
 

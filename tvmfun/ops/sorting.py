@@ -17,6 +17,7 @@ from tvmfun.core.op import Op, register
 from tvmfun.errors import DtypeError, ShapeError
 from tvmfun.ops import formula
 from tvmfun.ops import shape as shapes
+from tvmfun.ops.index import gather
 from tvmfun.ops.tir import block, prim_func
 
 # Rows up to this length are sorted by insertion.
@@ -126,6 +127,12 @@ def _sort_long(values: Any, row: tuple, order: tirx.Buffer, n: int, bits: int) -
 
 #: ``argsort(x)``: the stable order of the elements along the last axis; NaNs go last.
 argsort = register(Op("argsort", "opaque", _argsort_shape, _argsort, (None,), batch=lambda batched, x: argsort(x)))
+
+
+def taken(x: Array, order: Array) -> Array:
+    """Elements of rows, or rows of matrices, at indices along the last axis of ``order``."""
+    indices = shapes.reshape(order, shape=(*order.shape, 1))
+    return gather(x, indices, mode="in_bounds", batch=order.ndim - 1)
 
 
 def _searchsorted_shape(

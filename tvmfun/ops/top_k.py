@@ -17,8 +17,7 @@ from tvmfun.core.op import Op, register
 from tvmfun.errors import ShapeError
 from tvmfun.ops import formula, reduce
 from tvmfun.ops import shape as shapes
-from tvmfun.ops.index import gather
-from tvmfun.ops.sorting import argsort, key_bits, sort_key
+from tvmfun.ops.sorting import argsort, key_bits, sort_key, taken
 from tvmfun.ops.tir import block, prim_func
 
 # The lanes of comparisons, the elements of a chunk, and the fewest chunks per element of the list.
@@ -166,16 +165,10 @@ def largest_by_sorting(rows: Array, k: int) -> Array:
     blocks = shapes.reshape(filled, shape=(*lead, -(-size // width), width))
     chosen = largest_by_sorting(reduce.max(blocks, axis=(rows.ndim,)), k)
     # In the order of their indices, which decides between equal elements.
-    chosen = _taken(chosen, argsort(chosen))
-    among = shapes.reshape(_taken(blocks, chosen), shape=(*lead, k * width))
+    chosen = taken(chosen, argsort(chosen))
+    among = shapes.reshape(taken(blocks, chosen), shape=(*lead, k * width))
     position = largest_by_sorting(among, k)
-    return _taken(chosen, position // width) * np.int32(width) + position % width
-
-
-def _taken(x: Array, order: Array) -> Array:
-    """Elements, or rows of matrices, at indices along the axis that is the last one of ``order``."""
-    indices = shapes.reshape(order, shape=(*order.shape, 1))
-    return gather(x, indices, mode="in_bounds", batch=order.ndim - 1)
+    return taken(chosen, position // width) * np.int32(width) + position % width
 
 
 def _block_size(rows: Array, k: int) -> int:

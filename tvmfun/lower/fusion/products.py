@@ -76,10 +76,12 @@ def narrow_results(equations: Iterable[Equation]) -> set[Atom]:
     for equation in equations:
         op, inputs, out = equation.op, equation.inputs, equation.outputs[0]
         is_map = op.kind == "pointwise" and op.is_inexpensive(out.aval.dtype)
-        if not (is_map or op in (broadcast_to, permute_dims, slice)) or typical(out.aval.size) == 0:
+        size = typical(out.aval.size)
+        if not (is_map or op in (broadcast_to, permute_dims, slice)) or size == 0:
             continue
-        share = lambda atom: min(1, typical(atom.aval.size) / typical(out.aval.size))  # noqa: B023
-        bytes_of[out] = sum(share(atom) * bytes_of.get(atom, atom.aval.dtype.itemsize) for atom in inputs)
+        bytes_of[out] = sum(
+            min(1, typical(atom.aval.size) / size) * bytes_of.get(atom, atom.aval.dtype.itemsize) for atom in inputs
+        )
         # Instructions for pairs of bfloat16 read what is stored as bfloat16, or as integers.
         is_stored = op is astype and dtypes.is_integer(inputs[0].aval.dtype) and inputs[0] not in computed
         is_word = out.aval.dtype.itemsize >= 4 or is_stored

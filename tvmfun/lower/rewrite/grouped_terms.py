@@ -8,6 +8,7 @@ them while it reads or packs them.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 from tvmfun.core import dims
 from tvmfun.core.array import Array
@@ -24,12 +25,12 @@ def contract_groups(program: Program) -> Program:
     Args:
         program: without calls, for a CPU.
     """
-    producers, narrow = producers_of(program), narrow_results(program.equations)
+    producers, narrow = producers_of(program), cache(lambda: narrow_results(program.equations))
     equations: list[Equation] = []
     for equation in program.equations:
         before = producers.get(equation.inputs[1]) if equation.op is dot_general else None
         split = None
-        if before is not None and before.op is reshape and before.inputs[0] in narrow:
+        if before is not None and before.op is reshape and before.inputs[0] in narrow():
             split = _split(equation, before.inputs[0])
         equations += split or [with_inner(equation, contract_groups)]
     if all(new is old for new, old in zip(equations, program.equations, strict=False)):
@@ -40,7 +41,7 @@ def contract_groups(program: Program) -> Program:
 def _split(equation: Equation, weights: Atom) -> list[Equation] | None:
     """The product with the weights as they are before their reshape; None if that does not only join its terms."""
     left, right = equation.inputs
-    contract, batch = equation.params["contract"], equation.params["batch"]
+    contract = equation.params["contract"]
     if equation.inputs.count(right) != 1 or dims.is_dynamic((left.aval.shape, right.aval.shape, weights.aval.shape)):
         return None
     joined = _joined_axes(weights.aval.shape, right.aval.shape)
@@ -55,9 +56,7 @@ def _split(equation: Equation, weights: Atom) -> list[Equation] | None:
         sizes += own
     of_left = lambda axes: tuple(position for axis in axes for position in positions[axis])
     of_right = lambda axes: tuple(part for axis in axes for part in joined[axis])
-    params = {
-        name: (of_left(pairs[0]), of_right(pairs[1])) for name, pairs in (("contract", contract), ("batch", batch))
-    }
+    params = {name: (of_left(own[0]), of_right(own[1])) for name, own in equation.params.items()}
 
     def product(left: Array, weights: Array) -> Array:
         return dot_general(reshape(left, shape=tuple(sizes)), weights, **params)

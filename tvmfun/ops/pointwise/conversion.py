@@ -16,7 +16,7 @@ from tvmfun.core.op import REGISTRY, nothing
 from tvmfun.core.relax import Spelling
 from tvmfun.core.trace import argument, producer
 from tvmfun.errors import DtypeError
-from tvmfun.ops.formula import NARROW, hidden, is_float, is_nan, opaque, rounded_bits, zero
+from tvmfun.ops.formula import NARROW, bfloat16_bits, hidden, is_float, is_nan, opaque, zero
 from tvmfun.ops.parameters import Dtype
 from tvmfun.ops.pointwise.comparison import differ
 from tvmfun.ops.pointwise.registration import pointwise
@@ -144,7 +144,7 @@ def _bitcast(x: Any, *, dtype: str) -> Any:
     if dtype_name(x) != "bfloat16":
         return tirx.reinterpret(dtype, x)
     # Within a kernel, a bfloat16 is a float32 that has not been rounded yet.
-    return tirx.reinterpret(dtype, (rounded_bits(x.astype("float32")) >> tirx.const(16, "uint32")).astype("uint16"))
+    return tirx.reinterpret(dtype, bfloat16_bits(x))
 
 
 bitcast = pointwise("bitcast", _bitcast, shape=_bitcast_shape, precision="high", flops=nothing)

@@ -14,7 +14,14 @@ from tvmfun.lower.schedule.cpu.contraction import FAR_BYTES, Contraction, Tiling
 from tvmfun.lower.schedule.cpu.dots import WORD, Dot
 from tvmfun.lower.schedule.cpu.product_tiles import ProductTile, RowsAhead, Steps, product_tiles, steps_of
 from tvmfun.lower.schedule.cpu.register_tiles import RegisterTile
-from tvmfun.lower.schedule.cpu.transpose import is_row_readable, ramp, read_row, reads_several, transpose_tile
+from tvmfun.lower.schedule.cpu.transpose import (
+    is_computed_along,
+    is_row_readable,
+    ramp,
+    read_row,
+    reads_several,
+    transpose_tile,
+)
 from tvmfun.lower.schedule.stages import accumulator
 from tvmfun.lower.tir import build, intrinsics
 from tvmfun.lower.tir.build import Axis, Env, Expr, Size, volume
@@ -379,16 +386,8 @@ class ContractionLoops:
             return False
         if self.dot is not None and str(right.ty) != self.term:
             return False
-        return is_row_readable(right, stage.reduce[-1], stage.domain) or self._has_computed_rows()
-
-    def _has_computed_rows(self) -> bool:
-        """Whether the right operand is computed from numbers that are neighbours along the innermost reduced axis."""
-        stage = self.stage
-        steps = [
-            build.stride(load.source, load.indices, stage.reduce[-1], stage.domain)
-            for load in build.loads(self.contraction.right)
-        ]
-        return self.dot is None and 1 in steps and set(steps) <= {0, 1}
+        last, domain = stage.reduce[-1], stage.domain
+        return is_row_readable(right, last, domain) or (self.dot is None and is_computed_along(right, last, domain))
 
     def _pack_transposed(self, env: Env, panel: Panel, packed: Buffer) -> Stmt:
         """Packs square tiles, transposed in registers, and the remaining rows one element at a time.
@@ -398,6 +397,8 @@ class ContractionLoops:
         *outer, last = self.tiling.inner
         lanes, start, width = self.tiling.lanes, panel.start, panel.width
         padding = -width % lanes
+        right = self.contraction.right
+        is_array = is_row_readable(right, self.stage.reduce[-1], self.stage.domain)
 
         def at(env: Env, begin, position: Expr) -> Env:
             env = {**env, self.column.var: start + begin, last.var: position}
@@ -409,16 +410,14 @@ class ContractionLoops:
                 return BufferStore(packed, vector, self.packed_at(depth, ramp(begin, lanes)))
 
             def read(line: int) -> Expr:
-                return build.cast(
-                    read_row(self.contraction.right, at(env, begin + line, position), lanes), f"{self.term}x{lanes}"
-                )
+                return build.cast(read_row(right, at(env, begin + line, position), lanes), f"{self.term}x{lanes}")
 
-            if is_row_readable(self.contraction.right, self.stage.reduce[-1], self.stage.domain):
+            if is_array:
                 return transpose_tile(read, write, lanes, self.term)
             computed = build.scratch([lanes, lanes], self.term, "tile")
 
             def compute(line: Expr) -> Stmt:
-                element = lambda k: build.substitute(self.contraction.right, at(env, begin + line, position + k))
+                element = lambda k: build.substitute(right, at(env, begin + line, position + k))
                 store = lambda k: BufferStore(computed, build.cast(element(k), self.term), [line, k])
                 return build.vectorized(last, lanes, store)
 
@@ -430,7 +429,7 @@ class ContractionLoops:
             depth = self.depth({**env, last.var: position})
 
             def element(k: Expr) -> Stmt:
-                value = build.cast(build.substitute(self.contraction.right, at(env, k, position)), self.term)
+                value = build.cast(build.substitute(right, at(env, k, position)), self.term)
                 return BufferStore(packed, value, self.packed_at(depth, k))
 
             return build.loop(last, width, element)

@@ -15,7 +15,7 @@ from tvmfun.lower.machine import Machine
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Expr, Size
 from tvmfun.lower.tir.walk import called
-from tvmfun.ops.formula import rounded_bits
+from tvmfun.ops.formula import bfloat16_bits
 
 WORD = "uint32"
 WORD_BITS = 32
@@ -81,7 +81,7 @@ class Dot:
         bits = f"uint{self.bits}"
         if wide == "bfloat16" and isinstance(value, tirx.Cast) and str(value.value.ty).startswith(("int", "uint")):
             # TVM rounds integers by an expression that it does not vectorize inside a word.
-            value = build.cast(rounded_bits(build.cast(value.value, "float32")) >> tirx.const(16, WORD), bits)
+            value = bfloat16_bits(value.value)
         value = build.bits_read(value)
         value = value if str(value.ty) == bits else tirx.reinterpret(bits, value)
         return value ^ tirx.const(1 << (self.bits - 1), bits) if is_left and self.shifted else value

@@ -17,6 +17,7 @@ from tvm.tirx import AllocBuffer, Buffer, BufferStore, IfThenElse, Stmt
 
 from tvmfun.lower.machine import Machine
 from tvmfun.lower.schedule.cpu.contraction import Contraction
+from tvmfun.lower.schedule.cpu.transpose import is_computed_along
 from tvmfun.lower.schedule.reduction_passes import MIN_TASKS
 from tvmfun.lower.schedule.stages import Stage
 from tvmfun.lower.tir import build
@@ -71,9 +72,7 @@ def _gains(contraction: Contraction, terms: int, work: int) -> bool:
         return False
     if volume(stage.reduce) < terms * columns:
         return False
-    last, loads = stage.reduce[-1], build.loads(contraction.left)
-    steps = [build.stride(load.source, load.indices, last, stage.domain) for load in loads]
-    return 1 in steps and set(steps) <= {0, 1}
+    return is_computed_along(contraction.left, stage.reduce[-1], stage.domain)
 
 
 def is_packed(contraction: Contraction, machine: Machine) -> bool:

@@ -29,6 +29,12 @@ def is_row_readable(value: Expr, axis: Axis, domain: Sequence[Axis]) -> bool:
     return build.stride(load.source, (*outer, _first(last)), axis, domain) == parts
 
 
+def is_computed_along(value: Expr, axis: Axis, domain: Sequence[Axis]) -> bool:
+    """Whether a value is computed from elements that are neighbours along ``axis``, or do not depend on it."""
+    steps = {build.stride(load.source, load.indices, axis, domain) for load in build.loads(value)}
+    return 1 in steps and steps <= {0, 1}
+
+
 def read_row(value: Expr, env: Env, lanes: int) -> Expr:
     """The vector of ``lanes`` elements along the last dimension, from the one that ``value`` reads at ``env``."""
     load, parts = _loaded(value)
