@@ -52,8 +52,9 @@ CASES: dict[str, list[tuple[Function, tuple[tuple[int, ...], ...]]]] = {
     "fallback": [
         (lambda x: tnp.sort(x, axis=0), ((9, 17),)),
         (lambda x, y: x.at[np.asarray([3, 1, 3])].add(y), ((5, 17), (3, 17))),
-        (lambda x: tnp.cumsum(x, axis=1), ((3, 35),)),
+        (lambda x: tnp.cumsum(x, axis=0), ((3, 35),)),
     ],
+    "scan": [(lambda x: tnp.cumsum(x, axis=1), ((3, 35),)), (lambda x: lax.cummax(x, reverse=True), ((40,),))],
     "scalar": [(lambda x: tnp.tanh(x) * 2, ((),))],
 }
 

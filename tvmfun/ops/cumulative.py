@@ -63,6 +63,21 @@ class Scan:
         return cls(**json.loads(text))
 
 
+@dataclass(frozen=True)
+class Join:
+    """An associative function, of which a scan stores the results from the first element to each one.
+
+    Args:
+        combine: the function of two numbers, expressions of dtype ``of(dtype)``; the first comes before the second.
+        identity: ``identity(dtype) -> expression`` that leaves each number as it is.
+        of: the dtype of the numbers for elements of a dtype.
+    """
+
+    combine: Callable[[Any, Any], Any]
+    identity: Callable[[str], Any]
+    of: Callable[[str], str]
+
+
 def _walk(inputs: tuple[ShapeDtype, ...], output: ShapeDtype, scan: Scan, start: Callable[[int], Step]):
     """The loop program of a scan; ``start(width)`` allocates the accumulators of the columns of a strip."""
     shape, axis, reverse = output.shape, scan.axis, scan.reverse
@@ -112,14 +127,9 @@ def _of_sums(dtype: str) -> str:
     return "float64" if dtype == "float32" else _wide(dtype)
 
 
-def _cumulative(
-    name: str,
-    combine: Callable,
-    identity: Callable[[str], Any],
-    vjp: Callable,
-    floats: bool,
-    result_of: Callable[[str], str] = _wide,
-) -> Op:
+def _cumulative(name: str, vjp: Callable, floats: bool = False) -> Op:
+    join = JOINS[name]
+
     def shape(x: ShapeDtype, *, axis: int, reverse: bool) -> ShapeDtype:
         _check_axis(name, x, axis)
         if x.dtype == dtypes.bool_ or (floats and not dtypes.is_float(x.dtype)):
@@ -129,14 +139,15 @@ def _cumulative(
 
     def compute(x: ShapeDtype, *, axis: int, reverse: bool) -> tirx.PrimFunc:
         dtype = dtypes.NAMES[x.dtype]
-        wide = result_of(dtype)
+        wide = join.of(dtype)
 
         def start(width: int) -> Step:
-            total, value = _accumulators(width, wide, identity(wide)), _accumulators(width, wide, tirx.const(0, wide))
+            total = _accumulators(width, wide, join.identity(wide))
+            value = _accumulators(width, wide, tirx.const(0, wide))
 
             def step(k: Any, is_first: Any, values: list) -> Any:
                 T.buffer_store(value, values[0].astype(wide), [k])
-                T.buffer_store(total, combine(total[k], value[k]), [k])
+                T.buffer_store(total, join.combine(total[k], value[k]), [k])
                 return total[k].astype(dtype)
 
             return step
@@ -252,12 +263,21 @@ def _ratio(x: Array, total: Array) -> Array:
     return pw.exp(pw.where(alike, pw.constant(0, x), x - total))
 
 
+#: The associative function of each scan with one argument.
+JOINS = {
+    "cumsum": Join(pw.add.compute, lambda dtype: tirx.const(0, dtype), _of_sums),
+    "cumprod": Join(pw.multiply.compute, lambda dtype: tirx.const(1, dtype), _wide),
+    "cumlogsumexp": Join(_add_logs, reduce.lowest, _wide),
+    "cummax": Join(pw.maximum.compute, reduce.lowest, _wide),
+    "cummin": Join(pw.minimum.compute, reduce.highest, _wide),
+}
+
 #: ``cumsum(x, axis=, reverse=)``: the sum of all elements up to each one, from the end of the axis if ``reverse``.
-cumsum = _cumulative("cumsum", pw.add.compute, lambda dtype: tirx.const(0, dtype), _cumsum_vjp, False, _of_sums)
+cumsum = _cumulative("cumsum", _cumsum_vjp)
 #: ``cumprod(x, axis=, reverse=)``: the product of all elements up to each one.
-cumprod = _cumulative("cumprod", pw.multiply.compute, lambda dtype: tirx.const(1, dtype), _cumprod_vjp, False)
+cumprod = _cumulative("cumprod", _cumprod_vjp)
 #: ``cumlogsumexp(x, axis=, reverse=)``: the logarithm of the sum of the exponentials of all elements up to each one.
-cumlogsumexp = _cumulative("cumlogsumexp", _add_logs, reduce.lowest, _cumlogsumexp_vjp, True)
+cumlogsumexp = _cumulative("cumlogsumexp", _cumlogsumexp_vjp, floats=True)
 
 # -- cummax, cummin --------------------------------------------------------------------------------------------
 
@@ -320,6 +340,6 @@ def _extremum_vjp(largest: bool) -> Callable[..., Array]:
 
 
 #: ``cummax(x, axis=, reverse=)``: the largest element up to each one. The gradient goes to the first of equal ones.
-cummax = _cumulative("cummax", pw.maximum.compute, reduce.lowest, _extremum_vjp(True), False)
+cummax = _cumulative("cummax", _extremum_vjp(True))
 #: ``cummin(x, axis=, reverse=)``: the smallest element up to each one. The gradient goes to the first of equal ones.
-cummin = _cumulative("cummin", pw.minimum.compute, reduce.highest, _extremum_vjp(False), False)
+cummin = _cumulative("cummin", _extremum_vjp(False))

@@ -64,14 +64,11 @@ def _rounded_to_odd(x: Any) -> Any:
     rounded to float16 as the float64 is. Processors without an instruction for that call a function per element.
     Boldo and Melquiond, *Emulation of FMA and correctly rounded sums*, 2008.
     """
-    near = x.astype("float32")
-    again, bits = near.astype("float64"), tirx.reinterpret("uint32", near)
-    unsigned = lambda value: tirx.const(value, "uint32")
-    size = lambda value: tirx.Select(value < zero(value), -value, value)
-    is_exact = tirx.Not(tirx.Or(x < again, x > again))  # or NaN
-    other = tirx.Select(size(x) > size(again), bits + unsigned(1), bits - unsigned(1))
-    is_odd = (bits & unsigned(1)).equal(unsigned(1))
-    return tirx.reinterpret("float32", tirx.Select(tirx.Or(is_exact, is_odd), bits, other))
+    whole = lambda value: tirx.const(value, "int64")
+    bits = tirx.reinterpret("int64", x)
+    rest, last = 2**29 - 1, 2**29  # the bits that a float32 has not, and the last one that it has
+    inexact = ((bits & whole(rest)) + whole(rest)) & whole(last)
+    return tirx.reinterpret("float64", (bits | inexact) & whole(~rest)).astype("float32")
 
 
 def _astype(x: Any, *, dtype: str) -> Any:

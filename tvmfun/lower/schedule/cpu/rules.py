@@ -30,6 +30,7 @@ from tvmfun.lower.schedule.cpu.narrow_factors import is_computed_by_packing, is_
 from tvmfun.lower.schedule.cpu.next_rows import Fetch, fetch_descending, fetches
 from tvmfun.lower.schedule.cpu.packed_dots import with_words
 from tvmfun.lower.schedule.cpu.reduction import WIDE, emit_reduction, row_chunks
+from tvmfun.lower.schedule.cpu.scan import schedule_scan
 from tvmfun.lower.schedule.cpu.winograd import Winograd, apply_winograd, emit_winograd
 from tvmfun.lower.schedule.groups import Group, is_pointwise, may_overwrite, private_outputs, share_loops, shrink
 from tvmfun.lower.schedule.reduction_passes import (
@@ -59,7 +60,7 @@ __all__ = ["schedule", "schedule_in_place"]
 
 RULE = "tvmfun.rule"
 #: The names of the rules for kernels other than control flow.
-RULES = ("fallback", "winograd", "contraction", "window", "reduction", "scalar", "elementwise")
+RULES = ("fallback", "winograd", "contraction", "window", "reduction", "scalar", "elementwise", "scan")
 
 # Rough costs in additions: the inverse of a multiplication's in a register tile, a function call's, and that of one
 # point of a block that branches or loops.
@@ -90,7 +91,8 @@ def schedule(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFunc:
     """
     machine = Machine.of(target)
     try:
-        scheduled = _schedule(func, machine, ())
+        scan = schedule_scan(func, machine)
+        scheduled = _schedule(func, machine, ()) if scan is None else scan.with_attr(RULE, "scan")
     except Exception as error:
         # An unscheduled function is slow but correct.
         text = f"[schedule] a kernel is compiled without a schedule, and slow: {type(error).__name__}: {error}"
