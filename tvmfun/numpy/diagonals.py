@@ -124,18 +124,22 @@ def diagonal(a: NestedArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1
     first, second = (normalize_axis("diagonal", axis, a.ndim) for axis in (axis1, axis2))
     if first == second:
         raise ArgumentError("diagonal", "there must be two different axes", got=f"{axis1} and {axis2}")
-    a = moveaxis(a, (first, second), (-2, -1))
-    rows, columns = a.shape[-2:]
+    if first > second:
+        first, second, offset = second, first, -offset
+    rows, columns = a.shape[first], a.shape[second]
     begin = offset if offset >= 0 else -offset * columns
     ends = (rows, columns - offset) if offset >= 0 else (rows + offset, columns)
     count = dims.maximum(0, dims.minimum(*ends))
     if dims.is_dynamic(count):
         row, column = builtins.max(-offset, 0), builtins.max(offset, 0)
+        a = moveaxis(a, (first, second), (-2, -1))
         return _main_diagonal(a[..., row : row + count, column : column + count])
     # In row-major order the elements of a diagonal are evenly spaced.
-    flat = reshape(a, (*a.shape[:-2], rows * columns))
+    a = moveaxis(a, second, first + 1)
+    flat = reshape(a, (*a.shape[:first], rows * columns, *a.shape[first + 2 :]))
     span = (count - 1) * (columns + 1) + 1 if count else 0
-    return flat[..., begin : begin + span : columns + 1]
+    spaced = flat[(slice(None),) * first + (slice(begin, begin + span, columns + 1),)]
+    return moveaxis(spaced, first, -1)
 
 
 def _main_diagonal(a: Array) -> Array:
