@@ -86,6 +86,16 @@ def is_integer(dtype: np.dtype) -> bool:
     return dtype in INTEGERS
 
 
+def lowest(dtype: np.dtype) -> Any:
+    """Returns the number that no number of a dtype is below: minus infinity for floats."""
+    return -np.inf if is_float(dtype) else 0 if dtype == bool_ else int(np.iinfo(dtype).min)
+
+
+def highest(dtype: np.dtype) -> Any:
+    """Returns the number that no number of a dtype is above: infinity for floats."""
+    return np.inf if is_float(dtype) else 1 if dtype == bool_ else int(np.iinfo(dtype).max)
+
+
 def is_scalar(value: Any) -> bool:
     """Whether ``value`` is a Python number, whose dtype is weak; ``numpy.float64`` is one only to Python.
 

@@ -36,7 +36,7 @@ from tvmfun.lower import target as targets
 from tvmfun.lower.tuning.database import ACTIVE
 from tvmfun.names import missing_attribute
 from tvmfun.stages import Lowered
-from tvmfun.tree_flattener import Flattener, expectation, nothing
+from tvmfun.tree_flattener import Flattener, expectation, never_matches
 from tvmfun.typing import PyTree
 
 _AVAL, _ADDRESS = attrgetter("aval"), attrgetter("address")
@@ -283,7 +283,7 @@ class Jitted(Immutable):
         loaded = self._load(arrays, signature, device)
         # Arrays for a GPU, or for a target, may have to be moved.
         is_direct = device is CPU and not self._target
-        expect = expectation(structure, avals) if is_direct else nothing
+        expect = expectation(structure, avals) if is_direct else never_matches
         entry = _CacheEntry(structure, static_key(static), list(avals), device, ACTIVE.key, loaded, expect)
         self._entries = (entry, *self._entries[: _ENTRIES_KEPT - 1])
         return entry

@@ -25,7 +25,7 @@ from tvmfun.program_text import files
 from tvmfun.runtime.cuda.executable import CudaExecutable, DynamicCudaExecutable
 from tvmfun.runtime.executables import NativeExecutable
 from tvmfun.runtime.plan import DynamicPlan, MemoryAnalysis
-from tvmfun.tree_flattener import expectation, nothing
+from tvmfun.tree_flattener import expectation, never_matches
 from tvmfun.typing import PyTree
 
 
@@ -267,7 +267,7 @@ class Compiled(Immutable):
     def _expect(self) -> Callable[[PyTree], tuple[list, list[int]] | None]:
         """Returns the arrays and addresses of arguments of these types, and None for most others."""
         is_direct = self._loaded.device == CPU and not self.program.sizes
-        return expectation(self.program.in_tree, self.program.in_avals) if is_direct else nothing
+        return expectation(self.program.in_tree, self.program.in_avals) if is_direct else never_matches
 
     @cached_property
     def _loaded(self) -> LoadedProgram:

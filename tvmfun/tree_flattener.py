@@ -58,7 +58,7 @@ class Flattener:
             self._known = (*self._known, (structure, expectation(structure)))
 
 
-def nothing(tree: Any) -> None:
+def never_matches(tree: Any) -> None:
     """Returns None for any tree."""
 
 
@@ -111,7 +111,7 @@ def expectation(structure: Structure, avals: Sequence[Any] | None = None) -> Cal
                     test += f" and exact_key({node}.{name}) != {constant(exact_key(value))}"
             taken = f"{targets} = {constant(operator.attrgetter(*fields))}({node})" if size else ""
         elif kind != PyTreeKind.NONE:
-            return nothing
+            return never_matches
         lines += [f"if {test}: return None", taken]
         unvisited += reversed(list(zip(parts, children, strict=True)))
     if avals is None:

@@ -4,7 +4,9 @@ import ctypes
 import re
 import shutil
 import threading
+from functools import partial
 
+import jax
 import numpy as np
 import pytest
 import tvm
@@ -12,7 +14,7 @@ from tvm import ir, tirx
 
 import tvmfun
 import tvmfun.numpy as tnp
-from tvmfun import ShapeDtype, dtypes, jit
+from tvmfun import ShapeDtype, dtypes, jit, lax
 from tvmfun.lower import pipeline
 from tvmfun.lower import target as targets
 from tvmfun.lower.codegen import memory_plan, native
@@ -337,3 +339,17 @@ def test_the_table_may_begin_at_any_address(count):
         np.testing.assert_array_equal(got, [inputs[i] * 2 + inputs[-i] for i in range(count)])
         for result in results:
             ctypes.memset(result.ctypes.data, 0, result.nbytes)
+
+
+@pytest.mark.parametrize("sizes", [(5, 5, 4), (5, 5, 2), (9, 3, 2), (9, 9, 4), (5, 5, 3), (4, 5, 4)])
+def test_gradients_of_scans_in_scans_that_llvm_would_make_invalid(sizes):
+    """LLVM 22 joins vectors of a buffer on the stack before they are computed."""
+    inner, outer, width = sizes
+
+    def loss(lax, numpy, y):
+        row = lambda c, a: lax.scan(lambda d, b: (numpy.tanh(d + b * a), d * b), c, y)
+        return lax.scan(row, numpy.zeros(width), numpy.ones((outer, width)))[1].sum()
+
+    y = np.random.default_rng(0).normal(size=(inner, width)).astype("float32")
+    expected = jax.grad(partial(loss, jax.lax, jax.numpy))(y)
+    np.testing.assert_allclose(tvmfun.jit(tvmfun.grad(partial(loss, lax, tnp)))(y), expected, 2e-6, 2e-6)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tvmfun import dtypes, tree
+from tvmfun.core import dims
 from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.core.leaf import abstract
 from tvmfun.core.op import REGISTRY, Op
@@ -330,7 +331,7 @@ def partition(
 
 
 # The maximum number of equations that recompute one value.
-_RECIPE = 8
+_MAX_RECOMPUTED = 8
 
 
 def _recipe(
@@ -352,7 +353,7 @@ def _recipe(
                 continue
             maker = producer.get(atom)
             follow = atom not in kept and maker is not None and _is_cheap(maker)
-            if follow and len(equations) + len(pending) < _RECIPE:
+            if follow and len(equations) + len(pending) < _MAX_RECOMPUTED:
                 pending.append(maker)
             else:
                 sources[atom] = None
@@ -366,11 +367,7 @@ def _is_cheap(equation: Equation) -> bool:
 
 
 def _bytes(variable: Variable) -> int:
-    sizes = [size if isinstance(size, int) else 1024 for size in variable.aval.shape]
-    total = variable.aval.dtype.itemsize
-    for size in sizes:
-        total *= size
-    return total
+    return dims.typical(variable.aval.size) * variable.aval.dtype.itemsize
 
 
 def flat_program(

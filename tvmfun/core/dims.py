@@ -410,12 +410,6 @@ def linear(size: Any) -> tuple[str, int, int] | None:
     return monomial[0].name, factor, rest[0][1] if rest else 0
 
 
-def solve_linear(size: Dim, value: Any) -> Any:
-    """The value of the named size for which a linear size like ``4*b + 1`` has this value, rounded down."""
-    _, factor, term = linear(size)  # type: ignore[misc]
-    return (value - term) // factor
-
-
 def known(shapes: Iterable[tuple]) -> dict[str, Dim]:
     """For each named size, an axis size to solve for it: the name itself if an axis has it, or a linear one."""
     found: dict[str, Dim] = {}

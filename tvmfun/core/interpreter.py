@@ -40,7 +40,7 @@ def install_evaluator(apply: Callable[[Op, tuple, dict], Any], run: Callable[[Pr
 
 class _Stack(threading.local):
     def __init__(self) -> None:
-        self.interpreters: list[Any] = [EVALUATOR]
+        self.interpreters: list[Interpreter] = [EVALUATOR]
 
 
 #: The interpreters of the current thread, the innermost last.
@@ -48,7 +48,7 @@ STACK = _Stack()
 
 
 @contextmanager
-def interpreted_by(interpreter: Any) -> Iterator[None]:
+def interpreted_by(interpreter: Interpreter) -> Iterator[None]:
     """Within this context, ops and Programs are applied by ``interpreter``."""
     stack = STACK.interpreters
     stack.append(interpreter)

@@ -144,7 +144,7 @@ class Op:
         if self.precision is None:
             object.__setattr__(self, "precision", self._usual_precision())
         if self.flops is None:
-            object.__setattr__(self, "flops", _USUAL_FLOPS.get(self.kind, nothing))
+            object.__setattr__(self, "flops", _USUAL_FLOPS.get(self.kind, no_flops))
 
     def is_inexpensive(self, dtype: np.dtype) -> bool:
         """Whether fusion may recompute elements of a result of this dtype."""
@@ -184,7 +184,7 @@ def _registered(name: str) -> Op:
     return REGISTRY[name]
 
 
-def nothing(out: ShapeDtype, *args: ShapeDtype, **params: Any) -> int:
+def no_flops(out: ShapeDtype, *args: ShapeDtype, **params: Any) -> int:
     """The flops of an op that only moves or reinterprets elements: 0."""
     return 0
 

@@ -71,20 +71,12 @@ def _segment(
 _MOST_BUCKETS = 1024
 
 
-def _lowest(dtype: np.dtype) -> Any:
-    return -np.inf if dtypes.is_float(dtype) else np.iinfo(dtype).min
-
-
-def _highest(dtype: np.dtype) -> Any:
-    return np.inf if dtypes.is_float(dtype) else np.iinfo(dtype).max
-
-
 # How elements come together, what empty segments have, and how buckets come together.
 _RULES: dict[str, tuple[Any, Any, Any]] = {
     "segment_sum": (scatter_add, lambda dtype: 0, tnp.sum),
     "segment_prod": (scatter_mul, lambda dtype: 1, tnp.prod),
-    "segment_max": (scatter_max, _lowest, tnp.max),
-    "segment_min": (scatter_min, _highest, tnp.min),
+    "segment_max": (scatter_max, dtypes.lowest, tnp.max),
+    "segment_min": (scatter_min, dtypes.highest, tnp.min),
 }
 
 

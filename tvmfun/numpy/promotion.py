@@ -47,6 +47,11 @@ def operand(name: str, value: Any) -> Any:
     )
 
 
+def at_least_float32(x: Array) -> Array:
+    """``x`` in float32 or wider: sums of squares need its range and precision."""
+    return pointwise.astype(x, dtype="float32") if x.dtype.itemsize < 4 else x
+
+
 def convert(name: str, value: Any, dtype: np.dtype) -> Any:
     """An operand in ``dtype``: arrays are cast, numbers become constants."""
     if isinstance(value, Dim):

@@ -30,7 +30,7 @@ from tvmfun.core.derivative import (
 )
 from tvmfun.core.inline import subprograms
 from tvmfun.core.leaf import abstract
-from tvmfun.core.op import Op, Platform, nothing, register
+from tvmfun.core.op import Op, Platform, no_flops, register
 from tvmfun.core.program import Equation, Program
 from tvmfun.core.trace import named_axis
 from tvmfun.errors import GradientError, ProgramError
@@ -429,4 +429,4 @@ def _name_shape(x: ShapeDtype, *, name: str) -> ShapeDtype:
 
 
 #: ``name(x, name=)``: ``x``, with a name that checkpoint policies refer to.
-name = pw.pointwise("name", lambda x, *, name: x, (lambda g, o, x, *, name: g,), shape=_name_shape, flops=nothing)
+name = pw.pointwise("name", lambda x, *, name: x, (lambda g, o, x, *, name: g,), shape=_name_shape, flops=no_flops)

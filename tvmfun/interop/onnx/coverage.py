@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any
 
+from tvmfun.interop.coverage_page import by_family, with_section
 from tvmfun.interop.onnx.operators import TRANSLATIONS
 from tvmfun.interop.onnx.writing import SPELLINGS
 from tvmfun.interop.onnx.writing.builder import LEFT_OUT as NOT_WRITTEN
@@ -99,14 +100,6 @@ def counts() -> Counter[str]:
     return Counter(left_out(name, model) or "" for name, model in suite().items())
 
 
-def families() -> dict[str, list[str]]:
-    """The operators of each module of the table, sorted."""
-    result: dict[str, set[str]] = {}
-    for name, rows in TRANSLATIONS.items():
-        result.setdefault(rows[0].family, set()).add(name)
-    return {family: sorted(names) for family, names in sorted(result.items())}
-
-
 def by_definition() -> list[str]:
     """The operators without a row that ONNX defines as functions of others, sorted."""
     from onnx import defs
@@ -140,7 +133,7 @@ def markdown() -> str:
         "| Family | Operators |",
         "| --- | --- |",
     ]
-    for family, names in families().items():
+    for family, names in by_family({name: rows[0].family for name, rows in TRANSLATIONS.items()}).items():
         title = (importlib.import_module(f"tvmfun.interop.onnx.operators.{family}").__doc__ or family).partition(".")[0]
         lines.append(f"| {title} | {', '.join(f'`{name}`' for name in names)} |")
     defined = ", ".join(f"`{name}`" for name in by_definition())
@@ -154,5 +147,4 @@ def markdown() -> str:
 
 def updated(page: str) -> str:
     """The text of the page with the section as the table is now."""
-    before, _, rest = page.partition(BEGIN)
-    return before + markdown() + rest.partition(END)[2]
+    return with_section(page, markdown())

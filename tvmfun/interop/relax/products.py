@@ -8,6 +8,7 @@ import tvmfun.numpy as tnp
 from tvmfun import lax
 from tvmfun.core.array import ShapeDtype
 from tvmfun.interop.relax.table import TRANSLATIONS, Translation, reads
+from tvmfun.interop.relax.windows import pads_by_axis
 
 
 @reads("relax.matmul")
@@ -23,12 +24,6 @@ def _outer(x: Any, y: Any) -> Any:
 @reads("relax.einsum")
 def _einsum(arrays: tuple, *, subscripts: str) -> Any:
     return tnp.einsum(subscripts, *arrays)
-
-
-def _sides(padding: tuple) -> list[tuple[int, int]]:
-    """Pairs (before, after) of Relax's padding, which lists all leading pads and then all trailing ones."""
-    half = len(padding) // 2
-    return list(zip(padding[:half], padding[half:], strict=True))
 
 
 def _conv(
@@ -48,7 +43,7 @@ def _conv(
         tnp.astype(x, result.dtype),
         tnp.astype(kernel, result.dtype),
         strides,
-        _sides(padding),
+        pads_by_axis(padding),
         rhs_dilation=dilation,
         dimension_numbers=(data_layout, kernel_layout, out_layout),
         feature_group_count=groups,
@@ -80,7 +75,7 @@ def conv_transpose(
     reach = [(size - 1) * step for size, step in zip(sizes, dilation, strict=True)]
     margins = [
         (span - low, span - high + extra)
-        for span, (low, high), extra in zip(reach, _sides(padding), output_padding, strict=True)
+        for span, (low, high), extra in zip(reach, pads_by_axis(padding), output_padding, strict=True)
     ]
     return lax.conv_general_dilated(
         tnp.astype(x, result.dtype),

@@ -28,7 +28,8 @@ def _order(layout: str) -> str:
     return "NC" + "".join(letter for letter in layout if letter not in "NC")
 
 
-def _pairs(padding: tuple) -> list[tuple[int, int]]:
+def pads_by_axis(padding: tuple) -> list[tuple[int, int]]:
+    """Pairs (before, after) of Relax's padding, which lists all leading pads and then all trailing ones."""
     half = len(padding) // 2
     return list(zip(padding[:half], padding[half:], strict=True))
 
@@ -70,7 +71,7 @@ def max_pool(
     """The largest element of each window."""
     x = channels_first(x, layout)
     out = [result.shape[out_layout.index(letter)] for letter in _order(layout)[2:]]
-    pads = _reach(x.shape[2:], tuple(out), pool_size, strides, _pairs(padding), dilation)
+    pads = _reach(x.shape[2:], tuple(out), pool_size, strides, pads_by_axis(padding), dilation)
     lowest = -math.inf if dtypes.is_float(x.dtype) else tnp.iinfo(x.dtype).min
     found = _windows(x, lowest, lax.max, pool_size, strides, pads, dilation)
     return from_channels_first(_cropped(found, out), out_layout)
@@ -91,7 +92,7 @@ def avg_pool(
     """The mean of each window, of all its elements or of those that are not padding."""
     x = channels_first(x, layout)
     out = [result.shape[out_layout.index(letter)] for letter in _order(layout)[2:]]
-    asked = _pairs(padding)
+    asked = pads_by_axis(padding)
     pads = _reach(x.shape[2:], tuple(out), pool_size, strides, asked, dilation)
     total = _cropped(_windows(x, 0, lax.add, pool_size, strides, pads, dilation), out)
     for axis, (n, m, k, s, (low, high), d) in enumerate(

@@ -5,18 +5,11 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from tvmfun.interop.relay.operators import LEFT_OUT, TRANSLATIONS, Attribute, Translation
+from tvmfun.interop.coverage_page import by_family, with_section
+from tvmfun.interop.relay.operators import LEFT_OUT, TRANSLATIONS, Attribute
 
 BEGIN = "<!-- Written by `python -m tvmfun.interop.relay docs/interop.md`. -->"
 END = "<!-- The end of what was written about Relay. -->"
-
-
-def families() -> dict[str, list[Translation]]:
-    """The rows of each module of the table, sorted."""
-    result: dict[str, list[Translation]] = {}
-    for name in sorted(TRANSLATIONS):
-        result.setdefault(TRANSLATIONS[name].family, []).append(TRANSLATIONS[name])
-    return dict(sorted(result.items()))
 
 
 def _shown(name: str, attribute: Attribute) -> str:
@@ -38,7 +31,8 @@ def _title(family: str) -> str:
 def markdown() -> str:
     """The section about operators, between its two comments."""
     lines = [BEGIN, "", f"The table has {len(TRANSLATIONS)} rows; attributes without a default must be written."]
-    for family, rows in families().items():
+    for family, names in by_family({name: row.family for name, row in TRANSLATIONS.items()}).items():
+        rows = [TRANSLATIONS[name] for name in names]
         lines += ["", f"**{_title(family)}.**"]
         plain = [row.name for row in rows if not row.attributes]
         if plain:
@@ -55,5 +49,4 @@ def markdown() -> str:
 
 def updated(page: str) -> str:
     """The text of the page with the section as the table is now."""
-    before, _, rest = page.partition(BEGIN)
-    return before + markdown() + rest.partition(END)[2]
+    return with_section(page, markdown())

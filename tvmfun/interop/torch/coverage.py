@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 
+from tvmfun.interop.coverage_page import by_family, with_section
 from tvmfun.interop.torch.aten.table import TRANSLATIONS
 
 BEGIN = "<!-- Written by `python -m tvmfun.interop.torch docs/interop.md`. -->"
@@ -26,14 +27,6 @@ LEFT_OUT: dict[str, str] = {
 }
 
 
-def families() -> dict[str, list[str]]:
-    """The operators of each module of the table, sorted."""
-    result: dict[str, list[str]] = {}
-    for name, row in TRANSLATIONS.items():
-        result.setdefault(row.family, []).append(name)
-    return {family: sorted(names) for family, names in sorted(result.items())}
-
-
 def markdown() -> str:
     """The section about operators, between its two comments."""
     lines = [
@@ -44,7 +37,7 @@ def markdown() -> str:
         "| Family | Operators |",
         "| --- | --- |",
     ]
-    for family, names in families().items():
+    for family, names in by_family({name: row.family for name, row in TRANSLATIONS.items()}).items():
         title = (importlib.import_module(f"tvmfun.interop.torch.aten.{family}").__doc__ or family).partition(".")[0]
         lines.append(f"| {title} | {', '.join(f'`{name}`' for name in names)} |")
     lines += ["", "Of PyTorch's core operators these are left out:", "", "| Operator | Why |", "| --- | --- |"]
@@ -54,5 +47,4 @@ def markdown() -> str:
 
 def updated(page: str) -> str:
     """The text of the page with the section as the table is now."""
-    before, _, rest = page.partition(BEGIN)
-    return before + markdown() + rest.partition(END)[2]
+    return with_section(page, markdown())

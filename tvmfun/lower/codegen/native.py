@@ -353,9 +353,25 @@ def _built(
     """The LLVM module of lowered functions, with new names of variables and an edited text."""
     # A level that the user has chosen stays.
     if optimized or _OPT_LEVEL in target.attrs:
-        return edited(_llvm_module(llvm_options(target), module), names=names, edit=edit)
+        built = _optimized_module(llvm_options(target), module)
+        if built is not None:
+            return edited(built, names=names, edit=edit)
     built = _llvm_module(Target({**llvm_options(target).export(), _OPT_LEVEL: 0}), module)
     return edited(built, opt_level=2, names=names, edit=edit)
+
+
+def _optimized_module(target: Target, module: tvm.IRModule) -> Any:
+    """The LLVM module of lowered functions after LLVM's optimizer; None if what that made is invalid.
+
+    Where a buffer on the stack is written as several vectors and read as one, LLVM 22 can join the vectors before the
+    instructions that compute them: SROA, which every level above 0 has.
+    """
+    try:
+        return _llvm_module(target, module)
+    except tvm.error.InternalError as error:
+        if "LLVM module verification failed" not in str(error):
+            raise
+        return None
 
 
 @cache

@@ -10,6 +10,7 @@ from tvmfun import dtypes, lax
 from tvmfun.core import dims
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
+from tvmfun.numpy.promotion import at_least_float32
 from tvmfun.typing import ArrayLike, DType
 
 __all__ = ["batch_norm", "group_norm", "instance_norm", "layer_norm", "rms_norm", "standardize"]
@@ -38,7 +39,7 @@ def standardize(
     """
     x = tnp.asarray(x)
     axes = axis if axis is None or isinstance(axis, int) else tuple(axis)
-    wide = _wide(x)
+    wide = at_least_float32(x)
     centred = wide - (tnp.mean(wide, axis=axes, keepdims=True, where=where) if mean is None else mean)
     if variance is None:
         variance = tnp.mean(centred * centred, axis=axes, keepdims=True, where=where)
@@ -93,7 +94,7 @@ def batch_norm(
     channels = _check_parameters(
         "batch_norm", x, running_mean=running_mean, running_var=running_var, weight=weight, bias=bias
     )
-    wide, axes, count = _wide(x), tuple(range(x.ndim - 1)), x.size // max(channels, 1)
+    wide, axes, count = at_least_float32(x), tuple(range(x.ndim - 1)), x.size // max(channels, 1)
     count = count if axis_name is None else count * lax.axis_size(axis_name)
     if not train or (isinstance(count, int) and count == 0):
         y = (wide - running_mean) * _scale(running_var, weight, eps)
@@ -140,7 +141,7 @@ def layer_norm(
     """
     x = tnp.asarray(x)
     axes = _last_axes("layer_norm", x, normalized_shape, weight, bias)
-    wide = _wide(x)
+    wide = at_least_float32(x)
     centred = wide - tnp.mean(wide, axis=axes, keepdims=True)
     y = centred * lax.rsqrt(tnp.mean(centred * centred, axis=axes, keepdims=True) + eps)
     return _moved(y if weight is None else y * weight, bias).astype(x.dtype)
@@ -167,7 +168,7 @@ def rms_norm(
     """
     x = tnp.asarray(x)
     axes = _last_axes("rms_norm", x, normalized_shape, weight)
-    wide = _wide(x)
+    wide = at_least_float32(x)
     eps = float(tnp.finfo(x.dtype).eps) if eps is None else eps
     y = wide * lax.rsqrt(tnp.mean(wide * wide, axis=axes, keepdims=True) + eps)
     return (y if weight is None else y * weight).astype(x.dtype)
@@ -197,7 +198,7 @@ def group_norm(
     channels = _check_parameters("group_norm", x, weight=weight, bias=bias)
     if num_groups < 1 or channels % num_groups:
         raise ShapeError("group_norm", f"{num_groups} groups must divide the channels", got=str(x.shape))
-    wide = _wide(x).reshape(*x.shape[:-1], num_groups, channels // num_groups)
+    wide = at_least_float32(x).reshape(*x.shape[:-1], num_groups, channels // num_groups)
     axes = (*range(1, x.ndim - 1), x.ndim)
     centred = wide - tnp.mean(wide, axis=axes, keepdims=True)
     y = centred * lax.rsqrt(tnp.mean(centred * centred, axis=axes, keepdims=True) + eps)
@@ -230,16 +231,11 @@ def instance_norm(
     if x.ndim < 3:
         what = "the array must be (batch, *spatial, channels) with a spatial axis"
         raise ShapeError("instance_norm", what, got=str(x.shape))
-    wide = _wide(x)
+    wide = at_least_float32(x)
     axes = tuple(range(1, x.ndim - 1))
     centred = wide - tnp.mean(wide, axis=axes, keepdims=True)
     y = centred * _scale(tnp.mean(centred * centred, axis=axes, keepdims=True), weight, eps)
     return _moved(y, bias).astype(x.dtype)
-
-
-def _wide(x: Any) -> Array:
-    """``x`` in float32 or wider: sums of squares need its range and precision."""
-    return x.astype("float32") if x.dtype.itemsize < 4 else x
 
 
 def _scale(variance: Any, weight: Any, eps: float) -> Array:

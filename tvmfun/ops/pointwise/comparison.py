@@ -11,7 +11,7 @@ from tvm import relax, tirx
 from tvmfun import dtypes
 from tvmfun.core.array import ShapeDtype
 from tvmfun.core.expressions import dtype_name
-from tvmfun.core.op import Op, nothing
+from tvmfun.core.op import Op, no_flops
 from tvmfun.errors import DtypeError
 from tvmfun.ops.formula import is_float, is_nan
 from tvmfun.ops.pointwise.broadcasting import broadcast_shapes
@@ -105,5 +105,5 @@ where = pointwise(
     shape=_where_shape,
     spelling=relax.op.where,
     simplify=_where_simplify,
-    flops=nothing,
+    flops=no_flops,
 )

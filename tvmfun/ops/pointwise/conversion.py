@@ -12,7 +12,7 @@ from tvmfun import dtypes
 from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.core.dims import may_be_long
 from tvmfun.core.expressions import dtype_name
-from tvmfun.core.op import REGISTRY, nothing
+from tvmfun.core.op import REGISTRY, no_flops
 from tvmfun.core.relax import Spelling
 from tvmfun.core.trace import argument, producer
 from tvmfun.errors import DtypeError
@@ -126,7 +126,7 @@ astype = pointwise(
     ),
     simplify=_astype_simplify,
     exact=_astype_exact,
-    flops=nothing,
+    flops=no_flops,
 )
 
 
@@ -144,5 +144,5 @@ def _bitcast(x: Any, *, dtype: str) -> Any:
     return tirx.reinterpret(dtype, bfloat16_bits(x))
 
 
-bitcast = pointwise("bitcast", _bitcast, shape=_bitcast_shape, precision="high", flops=nothing)
-stop_gradient = pointwise("stop_gradient", lambda x: x, (None,), shape=lambda x: x, flops=nothing)
+bitcast = pointwise("bitcast", _bitcast, shape=_bitcast_shape, precision="high", flops=no_flops)
+stop_gradient = pointwise("stop_gradient", lambda x: x, (None,), shape=lambda x: x, flops=no_flops)

@@ -14,7 +14,7 @@ from tvmfun.errors import OutOfMemoryError, TargetError
 from tvmfun.runtime.cuda.driver import OUT_OF_MEMORY, Driver, DriverError, device_count, driver
 
 # Numbers of the driver's interface.
-_WARP_SIZE, _THREADS, _SHARED, _REGISTERS, _PROCESSORS = 10, 1, 8, 12, 16
+_WARP_SIZE, _THREADS, _SHARED, _REGISTERS = 10, 1, 8, 12
 _MAJOR, _MINOR, _MOST_SHARED = 75, 76, 97
 _WITHOUT_TIME = 2
 

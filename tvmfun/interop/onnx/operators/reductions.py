@@ -16,14 +16,6 @@ from tvmfun.nn import functional as nnf
 onnx = Family(__name__)
 
 
-def _lowest(dtype: np.dtype) -> Any:
-    return -np.inf if dtypes.is_float(dtype) else 0 if dtype == dtypes.bool_ else int(tnp.iinfo(dtype).min)
-
-
-def _highest(dtype: np.dtype) -> Any:
-    return np.inf if dtypes.is_float(dtype) else 1 if dtype == dtypes.bool_ else int(tnp.iinfo(dtype).max)
-
-
 def _extremum(function: Callable, unit: Callable) -> Callable:
     def reduce(x: Any, axis: Any, keepdims: bool) -> Any:
         if 0 in x.shape:
@@ -42,9 +34,9 @@ _FUNCTIONS: dict[str, Callable[[Any, Any, bool], Any]] = {
     "ReduceL2": lambda x, axis, keep: tnp.astype(tnp.sqrt(_sum(x * x, axis, keep)), x.dtype),
     "ReduceLogSum": lambda x, axis, keep: tnp.astype(tnp.log(_sum(x, axis, keep)), x.dtype),
     "ReduceLogSumExp": lambda x, axis, keep: tnp.astype(_log_sum_exp(x, axis, keep), x.dtype),
-    "ReduceMax": _extremum(tnp.max, _lowest),
+    "ReduceMax": _extremum(tnp.max, dtypes.lowest),
     "ReduceMean": lambda x, axis, keep: tnp.astype(tnp.mean(x, axis=axis, keepdims=keep), x.dtype),
-    "ReduceMin": _extremum(tnp.min, _highest),
+    "ReduceMin": _extremum(tnp.min, dtypes.highest),
     "ReduceProd": lambda x, axis, keep: tnp.prod(x, axis=axis, keepdims=keep, dtype=x.dtype),
     "ReduceSum": _sum,
     "ReduceSumSquare": lambda x, axis, keep: _sum(x * x, axis, keep),

@@ -122,11 +122,21 @@ def _dynamic_update_slice(x: Any, update: Any, *starts: Any) -> Any:
     return tnp.where(inside, update, x)
 
 
+def _order(b: Builder, x: Value, count: int, largest: int) -> str:
+    """The indices of the smallest or largest elements of rows, of equal ones the first."""
+    number: Any = b.cast(x, np.int32) if x.dtype.itemsize < 4 and not dtypes.is_float(x.dtype) else x
+    _, order = b.node("TopK", [number, b.ints(count)], 2, axis=-1, largest=largest, sorted=1)
+    return b.cast(order, np.int32)
+
+
 @spells("argsort")
 def _argsort(b: Builder, x: Value) -> str:
-    number: Any = b.cast(x, np.int32) if x.dtype.itemsize < 4 and not dtypes.is_float(x.dtype) else x
-    _, order = b.node("TopK", [number, b.ints(x.shape[-1])], 2, axis=-1, largest=0, sorted=1)
-    return b.cast(order, np.int32)
+    return _order(b, x, x.shape[-1], largest=0)
+
+
+@spells("top_k_indices")
+def _top_k_indices(b: Builder, x: Value, *, k: int) -> str:
+    return _order(b, x, k, largest=1)
 
 
 @composed("searchsorted")

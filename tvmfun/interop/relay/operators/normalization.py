@@ -10,16 +10,12 @@ from tvmfun import lax, random
 from tvmfun.interop.layouts import ChannelsLast, stored_axis
 from tvmfun.interop.relax import layers
 from tvmfun.interop.relay.operators.table import Context, Family, Ints, axis_of, refuse
+from tvmfun.numpy.promotion import at_least_float32
 
 relay = Family(__name__)
 
 #: The part of a batch's mean and variance in the moving ones; the operator has no attribute for it.
 MOMENTUM = 0.1
-
-
-def _wide(x: Any) -> Any:
-    """``x`` in float32 or wider: sums of squares need its range and precision."""
-    return tnp.astype(x, "float32") if x.dtype.itemsize < 4 else x
 
 
 def _along(parameter: Any, axis: int, ndim: int) -> Any:
@@ -61,7 +57,7 @@ def _batch_norm(
         options = {"axis": stored_axis(axis, x.ndim), "epsilon": epsilon, "center": center, "scale": scale}
         y, *statistics = _batch_norm(context, x.stored, gamma, beta, moving_mean, moving_var, **options)
         return ChannelsLast(y), *statistics
-    wide = _wide(x)
+    wide = at_least_float32(x)
     if context.train:
         others = tuple(one for one in range(x.ndim) if one != axis)
         mean, variance = _moments(wide, others)
@@ -86,7 +82,7 @@ def _layer_norm(
     x: Any, gamma: Any, beta: Any, *, axis: int = -1, epsilon: float = 1e-5, center: bool = True, scale: bool = True
 ) -> Any:
     axis = axis_of("nn.layer_norm", axis, x.ndim)
-    y = _standardized(_wide(x), (axis,), epsilon)
+    y = _standardized(at_least_float32(x), (axis,), epsilon)
     return tnp.astype(_affine(y, gamma, beta, axis, center, scale), x.dtype)
 
 
@@ -95,7 +91,7 @@ def _instance_norm(
     x: Any, gamma: Any, beta: Any, *, axis: int = 1, epsilon: float = 1e-5, center: bool = True, scale: bool = True
 ) -> Any:
     axis = axis_of("nn.instance_norm", axis, x.ndim)
-    y = _standardized(_wide(x), tuple(one for one in range(1, x.ndim) if one != axis), epsilon)
+    y = _standardized(at_least_float32(x), tuple(one for one in range(1, x.ndim) if one != axis), epsilon)
     return tnp.astype(_affine(y, gamma, beta, axis, center, scale), x.dtype)
 
 
@@ -115,7 +111,7 @@ def _group_norm(
     if num_groups < 1 or x.shape[axis] % num_groups:
         raise refuse("nn.group_norm", f"num_groups must divide {x.shape[axis]}", num_groups)
     sizes = (*x.shape[:axis], num_groups, x.shape[axis] // num_groups, *x.shape[axis + 1 :])
-    groups = tnp.reshape(_wide(x), sizes)
+    groups = tnp.reshape(at_least_float32(x), sizes)
     y = _standardized(groups, tuple(one for one in range(1, groups.ndim) if one != axis), epsilon)
     return tnp.astype(_affine(tnp.reshape(y, x.shape), gamma, beta, axis, center, scale), x.dtype)
 

@@ -11,18 +11,14 @@ from tvmfun.interop.layouts import ChannelsLast, channels_last
 from tvmfun.interop.torch.aten.reductions import count_of
 from tvmfun.interop.torch.aten.table import Family
 from tvmfun.nn import functional as nnf
+from tvmfun.numpy.promotion import at_least_float32
 
 aten = Family(__name__)
 
 
-def _wide(x: Any) -> Any:
-    """``x`` in float32 or wider: sums of squares need its range and precision."""
-    return x.astype("float32") if x.dtype.itemsize < 4 else x
-
-
 def _statistics(x: Any, axes: tuple[int, ...], eps: float) -> tuple[Any, Any, Any, Any]:
     """The array minus its mean, the mean, the variance and the inverse deviation; the last three keep the axes."""
-    wide = _wide(x)
+    wide = at_least_float32(x)
     mean = tnp.mean(wide, axis=axes, keepdims=True)
     centred = wide - mean
     var = tnp.mean(centred * centred, axis=axes, keepdims=True)
@@ -97,7 +93,7 @@ def _batch_norm_alone(x: Any, weight: Any, bias: Any, training: bool, momentum: 
 def _batch_norm_inference(
     x: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float
 ) -> Any:
-    stored = _wide(channels_last(x))
+    stored = at_least_float32(channels_last(x))
     y = _affine((stored - running_mean) * lax.rsqrt(running_var + eps), weight, bias).astype(x.dtype)
     return _like(y, x), tnp.zeros((0,), x.dtype), tnp.zeros((0,), x.dtype)
 

@@ -82,11 +82,6 @@ def row_loads(value: Expr, axis: Axis, domain: Sequence[Axis]) -> list[ir.Tensor
     return list(filter(is_row, certain_loads(value, domain)))
 
 
-def is_constant_along(access: Access, axis: Axis) -> bool:
-    """Whether an access is to one element wherever it is on the axis."""
-    return not any(build.uses(index, axis.var) for index in access[1])
-
-
 def call(name: str, *args: Expr, source: str = "") -> Stmt:
     """The statement that calls a device function of this name, which ``source`` or else `primitives` defines."""
     source = source or definition(name.split("<")[0])
