@@ -171,7 +171,10 @@ class Array:
     def __len__(self) -> int:
         if not self.aval.shape:
             raise TypeError("len() of a 0-d array")
-        return self.aval.shape[0]
+        size = self.aval.shape[0]
+        if not isinstance(size, int):
+            raise dims.unknown_length(size)
+        return size
 
     def __iter__(self) -> Iterator[Array]:
         return (self[i] for i in range(len(self)))

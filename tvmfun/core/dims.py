@@ -25,6 +25,23 @@ from tvmfun.core.polynomial import Name, Polynomial, constant, of_atom
 from tvmfun.core.source import raised_at, user_line
 from tvmfun.errors import ArgumentError, DimensionError, ShapeError
 
+# What NumPy calls for an operator whose left operand is its own, and the method of the right one.
+_REFLECTED = {
+    "add": "__radd__",
+    "subtract": "__rsub__",
+    "multiply": "__rmul__",
+    "floor_divide": "__rfloordiv__",
+    "remainder": "__rmod__",
+    "divmod": "__rdivmod__",
+    "divide": "__rtruediv__",
+    "power": "__rpow__",
+    "equal": "__eq__",
+    "not_equal": "__ne__",
+    "less": "__gt__",
+    "less_equal": "__ge__",
+    "greater": "__lt__",
+    "greater_equal": "__le__",
+}
 # The value of a size where only speed depends on it.
 _TYPICAL = 64
 
@@ -51,8 +68,6 @@ class Dim:
     """
 
     __slots__ = ("_hash", "polynomial")
-    # NumPy's scalars defer arithmetic to the Dim.
-    __array_ufunc__ = None
     polynomial: Polynomial
     _hash: int
 
@@ -200,6 +215,15 @@ class Dim:
         low, high = self.bounds
         return True if low > 0 or high < 0 else self > 0
 
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        """NumPy's scalars defer arithmetic and comparisons to the Dim."""
+        reflected = _REFLECTED.get(ufunc.__name__)
+        if method == "__call__" and reflected and inputs[-1] is self and not options:
+            other = inputs[0][()] if isinstance(inputs[0], np.ndarray) else inputs[0]  # a scalar comes as an array
+            return getattr(self, reflected)(other)
+        what = f"{self} is known at call time only, and numpy.{ufunc.__name__} needs a number"
+        raise _unknown(what, (self,), f"tvmfun.numpy.{ufunc.__name__}, or a static size")
+
     # -- where Python needs a number ---------------------------------------------------------------------------
 
     def __index__(self) -> int:
@@ -313,6 +337,12 @@ def _bound_that_decides(left: Any, right: Any, holds: Callable) -> str:
 def _unknown(what: str, values: tuple, hint: str) -> DimensionError:
     """The error for a question that only the sizes of a call can answer."""
     return blamed("Dim", what, values, user_line(), hint)
+
+
+def unknown_length(size: Dim) -> DimensionError:
+    """The error for ``len()`` of an array whose first size is dynamic."""
+    what = f"{size} is known at call time only, and len() returns a Python integer"
+    return _unknown(what, (size,), "x.shape[0], or a static size")
 
 
 def blamed(where: str, what: str, values: tuple, line: str, hint: str) -> DimensionError:

@@ -148,7 +148,7 @@ def _windows(
             columns.append(along)
             continue
         start = tnp.squeeze(slicing.slice_in_dim(indices, (m := index_map.index(axis)), m + 1, axis=lead), lead)
-        last = kind.type(operand.shape[axis] - sizes[axis])
+        last = tnp.astype(operand.shape[axis] - sizes[axis], kind)
         valid = pw.bitwise_and(pw.greater_equal(start, kind.type(0)), pw.less_equal(start, last))
         inside = pw.bitwise_and(inside, valid)
         start = pw.maximum(pw.minimum(start, last), kind.type(0))

@@ -16,8 +16,8 @@ from tvmfun.ops.top_k import largest_by_sorting, top_k_indices
 __all__ = ["approx_max_k", "approx_min_k", "sort", "sort_key_val", "top_k"]
 
 
-# The most elements that are kept in a sorted list while a row goes by; more are found faster by sorting.
-_MOST_LISTED = 16
+# The numbers of elements that are kept in a sorted list while a row goes by; more are found faster by sorting.
+_LISTED = range(1, 17)
 
 
 def _order(keys: Sequence[Array]) -> Array:
@@ -95,7 +95,7 @@ def top_k(operand: NestedArrayLike, k: int, *, axis: int = -1) -> tuple[Array, A
     if not 0 <= k <= size:
         raise ArgumentError("top_k", f"there are {size} elements along axis {axis}", got=str(k))
     rows = shapes.move_axis(x, axis, last)
-    indices = top_k_indices(rows, k=k) if 1 <= k <= _MOST_LISTED else largest_by_sorting(rows, k)
+    indices = top_k_indices(rows, k=k) if k in _LISTED else largest_by_sorting(rows, k)
     return tuple(shapes.move_axis(y, last, axis) for y in (sorting.taken(rows, indices), indices))  # type: ignore[return-value]
 
 

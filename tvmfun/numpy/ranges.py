@@ -19,7 +19,20 @@ from tvmfun.core.trace import Tracer
 from tvmfun.errors import ArgumentError, ConcretizationError, ShapeError
 from tvmfun.numpy.creation import Shape, arrays, as_shape, asarray
 from tvmfun.numpy.dtypes import astype, placed
-from tvmfun.numpy.elementwise import abs, add, divide, floor, log10, multiply, pow, sign, subtract, where
+from tvmfun.numpy.elementwise import (
+    abs,
+    add,
+    divide,
+    equal,
+    floor,
+    log10,
+    maximum,
+    multiply,
+    pow,
+    sign,
+    subtract,
+    where,
+)
 from tvmfun.numpy.promotion import convert, dtype_or, element_type, operand
 from tvmfun.numpy.shapes import broadcast_to, concat, expand_dims, moveaxis, reshape, stack
 from tvmfun.ops import shape as ops
@@ -130,10 +143,12 @@ def linspace(
     if isinstance(num, bool) or not isinstance(num, int | np.integer | Dim):
         raise ArgumentError("linspace", "the number of points must be an integer", got=repr(num))
     parts = num - 1 if endpoint else num
-    if _is_traced(first, last):
+    if _is_traced(first, last) or isinstance(num, Dim):
         first, last = (asarray(convert("linspace", end, common)) for end in (first, last))
-        step = divide(subtract(last, first), parts or math.nan)
-        fraction = divide(ops.iota(shape=(num,), axis=0, dtype=dtypes.NAMES[common]), float(max(parts, 1)))
+        count = astype(parts, common) if isinstance(num, Dim) else float(parts)
+        positions = ops.iota(shape=(num,), axis=0, dtype=dtypes.NAMES[common])
+        step = divide(subtract(last, first), where(equal(count, 0.0), math.nan, count))
+        fraction = divide(positions, maximum(count, 1.0))
         fraction = reshape(fraction, (num,) + (1,) * max(first.ndim, last.ndim))
         numbers = moveaxis(add(multiply(subtract(1.0, fraction), first), multiply(fraction, last)), 0, axis)
         result = astype(floor(numbers) if dtypes.is_integer(kind) else numbers, kind)

@@ -11,6 +11,7 @@ import numpy as np
 from tvmfun import dtypes
 from tvmfun.core import dims
 from tvmfun.core.array import Array
+from tvmfun.core.dims import Dim
 from tvmfun.core.trace import Tracer
 from tvmfun.errors import ArgumentError, ConcretizationError, DimensionError, IndexingError, ShapeError
 from tvmfun.numpy import reductions
@@ -65,10 +66,14 @@ def roll(a: NestedArrayLike, shift: Axes | Array, axis: Axes | None = None) -> A
     for amount, number in zip(shifts, axes, strict=True):
         number = normalize_axis("roll", number, a.ndim)
         size = a.shape[number]
-        if isinstance(amount, Tracer) and size != 0:
+        if size == 0:
+            continue
+        if isinstance(amount, Tracer):
             a = take(a, (arange(size) - amount) % size, number, mode="promise_in_bounds")
-        elif size != 0 and int(amount) % size != 0:
-            first, second = split(a, [-int(amount) % size], number)
+            continue
+        amount = amount if isinstance(amount, Dim) else int(amount)
+        if amount % size != 0:
+            first, second = split(a, [-amount % size], number)
             a = concat([second, first], number)
     return a
 
@@ -108,6 +113,8 @@ def repeat(
         ends = cumulative_sum(broadcast_to(repeats, (size,)))
         indices = searchsorted(ends, arange(total_repeat_length, dtype=ends.dtype), side="right")
         return take(a, indices, axis, mode="promise_in_bounds")
+    if isinstance(repeats, Dim) and total_repeat_length is None:
+        return _each_repeated(a, repeats, axis)  # type: ignore[arg-type]
     counts = np.asarray(repeats)
     if counts.dtype.kind not in "iu" or counts.ndim > 1 or (counts < 0).any():
         raise ArgumentError("repeat", "the repeats must be non-negative integers", got=repr(repeats))
@@ -119,7 +126,10 @@ def repeat(
             indices = np.pad(indices, (0, max(0, total_repeat_length - indices.size)), constant_values=max(size - 1, 0))
             indices = indices[:total_repeat_length]
         return a[(slice(None),) * axis + (indices,)]
-    count = int(counts.reshape(()))
+    return _each_repeated(a, int(counts.reshape(())), axis)
+
+
+def _each_repeated(a: Array, count: int, axis: int) -> Array:
     wide = broadcast_to(expand_dims(a, axis + 1), (*a.shape[: axis + 1], count, *a.shape[axis + 1 :]))
     return reshape(wide, (*a.shape[:axis], a.shape[axis] * count, *a.shape[axis + 1 :]))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 
 import numpy as np
 
@@ -46,20 +47,34 @@ def permutation(key: Key, x: ArrayLike, axis: int = 0, independent: bool = False
     if not -array.ndim <= axis < array.ndim:
         raise ShapeError("permutation", f"there is no axis {axis}", got=repr(array.aval))
     size = array.size if independent else array.shape[axis]
-    # Sorting by 32-bit keys shuffles; rounds make ties, which would keep the order, unlikely to matter.
-    # Their number depends on the size; for a dynamic one it is that of the largest size, as in JAX.
-    most = size if isinstance(size, int) else min(dims.bounds(size)[1], 2**31)
-    rounds = math.ceil(3 * math.log(max(1, most)) / math.log(np.iinfo(np.uint32).max))
     order = None
-    for _ in range(rounds):
+    for least in _ROUNDS:
+        if dims.always_le(size, least - 1):
+            break
         key, subkey = split(key)
-        if independent:
-            positions = tnp.argsort(bits(subkey, array.shape), axis=axis)
-            array = tnp.take_along_axis(array, positions, axis)
-            continue
-        positions = tnp.argsort(bits(subkey, (size,)))
-        order = positions if order is None else tnp.take(order, positions)
+
+        def shuffled(array: Array, order: Array | None, subkey: Array = subkey) -> tuple[Array, Array | None]:
+            if independent:
+                positions = tnp.argsort(bits(subkey, array.shape), axis=axis)
+                return tnp.take_along_axis(array, positions, axis), None
+            positions = tnp.argsort(bits(subkey, (size,)))
+            return array, positions if order is None else tnp.take(order, positions)
+
+        is_certain = dims.always_le(least, size) or (order is None and not independent)  # of one element, it is kept
+        if is_certain:
+            array, order = shuffled(array, order)
+        else:  # the number of rounds depends on the call
+            array, order = lax.cond(tnp.asarray(size) >= least, shuffled, lambda *kept: kept, array, order)
     return array if order is None else tnp.take(array, order, axis)
+
+
+def _rounds(size: int) -> int:
+    """The number of sorts by random 32-bit keys that make ties, which would keep the order, unlikely to matter."""
+    return math.ceil(3 * math.log(max(1, size)) / math.log(np.iinfo(np.uint32).max))
+
+
+# The least size with 1, 2 and 3 rounds.
+_ROUNDS = [bisect_left(range(2**31), count, key=_rounds) for count in (1, 2, 3)]
 
 
 def choice(
