@@ -469,6 +469,14 @@ def test_counts_of_a_dynamic_size(name):
     agrees(COUNTS[name], x, ({0: Dim("n", min=2)},), sizes=(2, 3, 7, 100))
 
 
+def test_products_of_a_transposed_factor_and_dynamic_columns_have_a_schedule():
+    """Without one there is a warning, and here an error."""
+    w = floats(511, 130)
+    for least in (0, 1):
+        sizes = ({0: Dim("b", min=least)},)
+        agrees(lambda x: (w.T @ x.T).T / 511, lambda n: (floats(n, 511),), sizes, sizes=(1, 3, 300))
+
+
 @pytest.mark.parametrize("least", [0, 1, 2000])
 def test_random_orders_are_those_of_static_sizes(least):
     """The number of sorts depends on the size."""

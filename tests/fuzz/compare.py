@@ -59,7 +59,6 @@ OUTSIDE = "derivatives of derivatives of reads out of bounds"
 PADDING = "a convolution multiplies zeros, of padding or of other groups, by infinity: here or in XLA"
 EMPTY = "JAX reads 0 from an axis without elements"
 POLES = "digamma is infinite at 0, as in SciPy, and NaN in JAX"
-STANDARD = "the floor of an infinite quotient is infinite, as the array API says"
 BY_ZERO = "integers divided by zero are 0, as in NumPy"
 ZEROS = "XLA sorts zeros by their sign"
 POWERS = "integers to negative powers are fractions, 0 here; JAX takes six bits of the exponent"
@@ -148,7 +147,6 @@ def _translated(
         (FORWARD, lambda: _in_reverse(case), lambda: got),
         (SLOPES, lambda: _by_slopes(case, wanted, got, tolerance), lambda: got),
         (EMPTY, lambda: _with_our_fill(case, wanted, got), lambda: got),
-        (STANDARD, lambda: _with_our_infinity("floor_divide|//|divmod", case, wanted, got), lambda: got),
         (POLES, lambda: _with_our_infinity("digamma", case, wanted, got), lambda: got),
         (SELF, lambda: _without_value(case, wanted, got, tolerance), lambda: got),
     ]

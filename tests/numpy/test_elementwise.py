@@ -381,3 +381,12 @@ def test_public_functions_have_their_names_and_sentences():
             assert function.__name__ == name
             assert function.__doc__ and function.__doc__.startswith(("Returns", "Sets", "Writes"))
             assert pickle.loads(pickle.dumps(function)) is function
+
+
+def test_logaddexp2_of_half_precision_is_rounded_once():
+    """Near a result of 0 the scaled terms cancel."""
+    x, y = (np.ravel(v) for v in np.meshgrid(*[np.linspace(-12, 12, 97).astype("float16")] * 2))
+    expected = np.logaddexp2(x.astype("float64"), y.astype("float64"))
+    result = np.asarray(tnp.logaddexp2(x, y))
+    assert result.dtype == "float16"
+    np.testing.assert_allclose(result.astype("float64"), expected, 2.0**-11, 1e-6)

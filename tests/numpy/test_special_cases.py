@@ -71,7 +71,7 @@ BINARY: dict[str, list[tuple[float, float, float | bool]]] = {
     "floor_divide": [
         (NAN, 1.0, NAN), (1.0, NAN, NAN), (INF, INF, NAN), (-INF, INF, NAN), (0.0, 0.0, NAN), (-0.0, 0.0, NAN),
         (0.0, 2.0, 0.0), (-0.0, 2.0, -0.0), (0.0, -2.0, -0.0), (-0.0, -2.0, 0.0), (2.0, 0.0, INF), (2.0, -0.0, -INF),
-        (-2.0, 0.0, -INF), (-2.0, -0.0, INF), (INF, 2.0, INF), (INF, -2.0, -INF), (-INF, 2.0, -INF), (-INF, -2.0, INF),
+        (-2.0, 0.0, -INF), (-2.0, -0.0, INF), (INF, 2.0, NAN), (INF, -2.0, NAN), (-INF, 2.0, NAN), (-INF, -2.0, NAN),
         (2.0, INF, 0.0), (2.0, -INF, -1.0), (-2.0, INF, -1.0), (-2.0, -INF, 0.0), (7.0, 2.0, 3.0), (-7.0, 2.0, -4.0),
     ],
     "remainder": [

@@ -16,7 +16,7 @@ from tvmfun.core.interpreter import is_tracing
 from tvmfun.core.leaf import abstract
 from tvmfun.core.op import Op
 from tvmfun.errors import ArgumentError, DtypeError
-from tvmfun.numpy.promotion import array, no_out, operands
+from tvmfun.numpy.promotion import array, at_least_float32, no_out, operands
 from tvmfun.ops import pointwise as ops
 from tvmfun.ops import shape
 from tvmfun.typing import ArrayLike
@@ -399,8 +399,11 @@ def fabs(x: ArrayLike) -> Array:
 def logaddexp2(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     r"""Returns :math:`\log_2(2^{x_1} + 2^{x_2})` without overflow, elementwise."""
     x1, x2 = operands("logaddexp2", x1, x2, floating=True)
+    dtype = x1.dtype
+    x1, x2 = at_least_float32(x1), at_least_float32(x2)  # near a result of 0 the scaled terms cancel
     scale = x1.dtype.type(math.log(2))
-    return ops.divide(ops.logaddexp(ops.multiply(x1, scale), ops.multiply(x2, scale)), scale)
+    result = ops.divide(ops.logaddexp(ops.multiply(x1, scale), ops.multiply(x2, scale)), scale)
+    return ops.astype(result, dtype=dtypes.NAMES[dtype])
 
 
 def deg2rad(x: ArrayLike, /) -> Array:

@@ -91,8 +91,8 @@ def _polygamma_of(x: np.float64, n: int) -> Any:
 
 
 def _floor_divide(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    # For a zero divisor or an infinite dividend NumPy returns NaN, where the quotient is infinite.
-    return np.where((y == 0) | np.isinf(x), x / y, np.floor_divide(x, y)) if _is_float(x) else np.floor_divide(x, y)
+    # For a divisor of 0 NumPy returns NaN in some versions, where the quotient is infinite.
+    return np.where(y == 0, x / y, np.floor_divide(x, y)) if _is_float(x) else np.floor_divide(x, y)
 
 
 def _shift(function: Callable, signs_fill: bool) -> Callable:

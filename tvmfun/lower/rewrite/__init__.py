@@ -1,1 +1,4 @@
-"""Rewriting: passes from Program to Program that only lowering may make, because they change how results round."""
+"""Rewriting: passes from Program to Program that depend on the target or may change how results round.
+
+Tracing never makes them.
+"""

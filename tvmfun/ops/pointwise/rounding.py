@@ -46,9 +46,8 @@ def _float_floor_divide(x: Any, y: Any) -> Any:
     whole = tirx.nearbyint(tirx.div(subtract(x, rest), y))
     whole = tirx.Select(_is_opposite(rest, y), whole - one(x), whole)
     whole = tirx.Select(tirx.EQ(whole, zero(x)), plain * opaque(0.0, dtype), whole)  # 0 with its sign
-    # The plain quotient where it is infinite, or NaN because both are infinite.
-    is_special = tirx.Or(tirx.EQ(y, zero(x)), tirx.abs(x) >= tirx.infinity(dtype))
-    return tirx.Select(is_special, plain, whole)
+    # The plain quotient is infinite, or NaN. That of infinity by a number is NaN, as in Python and NumPy.
+    return tirx.Select(tirx.EQ(y, zero(x)), plain, whole)
 
 
 def _is_opposite(rest: Any, y: Any) -> Any:

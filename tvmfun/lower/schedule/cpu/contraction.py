@@ -254,6 +254,8 @@ def _gains_by_packing_rows(contraction: Contraction, is_converted: bool, machine
     """Whether to transpose or convert rows of the left operand once takes less time than for each panel."""
     stage, column = contraction.stage, contraction.column
     work = build.points([*stage.space, *stage.reduce])
+    if not all(isinstance(axis.extent, int) for axis in (contraction.row, column, *stage.reduce)):
+        return False  # how the loops are divided depends on all sizes
     if work <= _PACKED_WORK or volume(stage.reduce) <= _FEW_TERMS:
         return False
     if not is_converted and _stays_near(contraction, machine):
