@@ -32,9 +32,10 @@ from tvmfun.lower import target as targets
 from tvmfun.lower.codegen.cuda.launches import cuda_module
 from tvmfun.lower.codegen.relax_module import ModuleBuilder
 from tvmfun.lower.cost_analysis import moved_by
-from tvmfun.lower.fusion.fuse import fuse, style
+from tvmfun.lower.fusion.fuse import fuse
 from tvmfun.lower.fusion.in_place import InPlace
 from tvmfun.lower.fusion.kernel import Kernel
+from tvmfun.lower.fusion.options import fusion_options
 from tvmfun.lower.schedule.gpu import tiles
 from tvmfun.lower.tir.build import nbytes
 from tvmfun.lower.tir.walk import find
@@ -198,7 +199,7 @@ def _times(kernel: Kernel, in_place: InPlace, gpu: Gpu) -> list[tuple[float, flo
 
 def _kernels_of_step(program: Program) -> list[tuple[Kernel, InPlace]]:
     """The kernels of one step of a loop."""
-    return [(kernel, ()) for kernel in fuse(program, style(SM_90A)) if not kernel.is_view]
+    return [(kernel, ()) for kernel in fuse(program, fusion_options(SM_90A)) if not kernel.is_view]
 
 
 # -- the tables --------------------------------------------------------------------------------------------------------

@@ -6,7 +6,8 @@ import pytest
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import ShapeDtype, nn, optim
-from tvmfun.lower.fusion.fuse import CPU, fuse
+from tvmfun.lower.fusion.fuse import fuse
+from tvmfun.lower.fusion.options import CPU
 from tvmfun.ops.calls import barrier
 from tvmfun.program_text.reader import Reader
 
@@ -251,7 +252,7 @@ def test_dead_code_has_no_kernel():
     program = Reader(text).read()
     np.testing.assert_array_equal(np.asarray(tvmfun.jit(program)(x)), np.sort(x))
     (loop,) = program.equations
-    assert [kernel.name for kernel in fuse(loop.params["body"])] == ["argsort", "reshape", "gather"]
+    assert [kernel.name for kernel in fuse(loop.params["body"])] == ["argsort", "reshape_gather"]
 
 
 def test_a_barrier_around_a_part_stays_one():
@@ -260,3 +261,12 @@ def test_a_barrier_around_a_part_stays_one():
 
     found = fuse(tvmfun.trace(function)(MATRIX))
     assert [kernel.name for kernel in found] == ["slice", "slice", "exp_cos_add"]
+
+
+def test_indices_of_single_elements_are_computed_where_they_are_read():
+    """Where each index names one element; rows that an index names would compute it for each element."""
+    x, i = np.ones((5, 30, 40), "float32"), np.ones((5, 7, 40), "int32")
+    single = tvmfun.trace(lambda x, i: tnp.take_along_axis(x, i, axis=1))(x, i)
+    assert len([kernel for kernel in fuse(single, CPU) if not kernel.is_view]) == 1
+    rows = tvmfun.trace(lambda x, i: tnp.exp(x)[i - 1])(x[0], i[0, 0])
+    assert len([kernel for kernel in fuse(rows, CPU) if not kernel.is_view]) == 2

@@ -17,7 +17,8 @@ from tvmfun.core.inline import inlined
 from tvmfun.lower import pipeline
 from tvmfun.lower import target as targets
 from tvmfun.lower.codegen.optimizer import is_straight
-from tvmfun.lower.fusion.fuse import CPU, fuse
+from tvmfun.lower.fusion.fuse import fuse
+from tvmfun.lower.fusion.options import CPU
 from tvmfun.lower.tir.build import is_choice
 from tvmfun.lower.tir.walk import find
 

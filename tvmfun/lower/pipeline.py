@@ -20,9 +20,10 @@ from tvmfun.lower.codegen.native import Emission, Kernels, NativeModule
 from tvmfun.lower.codegen.relax_module import ModuleBuilder, ScheduledKernel, Step
 from tvmfun.lower.compile_log import stage
 from tvmfun.lower.fusion.column_sums import attach_column_sums
-from tvmfun.lower.fusion.fuse import fuse, style
+from tvmfun.lower.fusion.fuse import fuse
 from tvmfun.lower.fusion.in_place import InPlace, plan_in_place
 from tvmfun.lower.fusion.kernel import Kernel
+from tvmfun.lower.fusion.options import fusion_options
 from tvmfun.lower.fusion.row_fusion import merge_rows
 from tvmfun.lower.rewrite.aligned_columns import align_columns
 from tvmfun.lower.rewrite.arg_extrema import compare_with_extrema
@@ -76,9 +77,9 @@ def rewritten(program: Program, target: Target) -> Program:
 
 def fused(program: Program, target: Target) -> list[Kernel]:
     """Stage 2, Program to kernels: groups equations into functions."""
-    its = style(target)
-    kernels = merge_rows(fuse(program, its), program.outputs, its.is_gpu)
-    return attach_column_sums(kernels, program.outputs) if its.has_epilogues else kernels
+    options = fusion_options(target)
+    kernels = merge_rows(fuse(program, options), program.outputs, options.is_gpu)
+    return attach_column_sums(kernels, program.outputs) if options.has_epilogues else kernels
 
 
 def fused_kernels(program: Program, target: Target, donated: Collection[int] = ()) -> list[tuple[Kernel, InPlace]]:

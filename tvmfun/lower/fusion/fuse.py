@@ -1,29 +1,27 @@
 """Fusion: the equations of a Program grouped into kernels.
 
 Equations are visited from the last to the first. Each joins a kernel of its users if that saves memory traffic and
-costs little recomputation. Reshapes are views, and join a kernel only where others could not join through them: those
-of parts that are stacked, and of parts that are taken apart.
+costs little recomputation. Reshapes are views of their own; only those that add or remove axes of size 1 are fused,
+around stacks and slices and for the indices of gathers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 from heapq import heapify, heappop, heappush
-
-from tvm.target import Target
 
 from tvmfun import dtypes
 from tvmfun.core.dims import typical
 from tvmfun.core.program import Atom, Literal, Program, Variable
-from tvmfun.lower import target as targets
 from tvmfun.lower.fusion.device_ops import on_device
 from tvmfun.lower.fusion.kernel import Kernel
+from tvmfun.lower.fusion.options import PLAIN, WIDENINGS, FusionOptions
 from tvmfun.lower.fusion.products import has_one_row, is_product, may_pack, narrow_results
 from tvmfun.ops.control import switch
 from tvmfun.ops.conv import conv
 from tvmfun.ops.dot import dot_general
+from tvmfun.ops.index import gather
 from tvmfun.ops.pointwise import astype
 from tvmfun.ops.reduce import sum as sum_op
 from tvmfun.ops.shape import concat, flip, pad, permute_dims, reshape, slice
@@ -46,42 +44,6 @@ _CLOSED = ("opaque", "control")
 _MAX_RECOMPUTE = 2
 # Functions of a few dozen instructions on GPUs.
 _SHORT = ("exp", "expm1", "log", "log1p", "tanh", "sigmoid", "erf", "sqrt", "rsqrt", "power")
-# Conversions that products apply while they read operands, by what they read.
-_OF_INTEGERS = ("int32", "float32")
-_WIDENINGS = {
-    "bfloat16": ("float32",),
-    "float16": ("float32",),
-    **dict.fromkeys(("int8", "uint8", "int16"), _OF_INTEGERS),
-}
-
-
-@dataclass(frozen=True)
-class Style:
-    """Properties of a target that fusion depends on.
-
-    Args:
-        widens: the dtypes of operands that products convert while they read them.
-        is_gpu: whether independent kernels run at once, so that sums of several arrays should not wait for each other,
-            and random bits can be computed where they are used. Functions such as exp cost less than their results'
-            way through memory.
-        has_epilogues: whether products store several results that are computed from their sums.
-    """
-
-    widens: Collection[str]
-    is_gpu: bool
-    has_epilogues: bool = False
-
-
-PLAIN = Style((), is_gpu=False)
-CPU = Style(tuple(_WIDENINGS), is_gpu=False)
-GPU = Style(("bfloat16", "float16"), is_gpu=True, has_epilogues=True)
-
-
-def style(target: Target) -> Style:
-    """The style of a target. Our schedules of products on GPUs begin with sm_80."""
-    if targets.is_cpu(target):
-        return CPU
-    return replace(GPU, has_epilogues=targets.number(str(target.attrs.get("arch", ""))) >= 80)
 
 
 @dataclass(eq=False)
@@ -98,9 +60,9 @@ class _Group:
 class _Fusion:
     """Puts the equations of a Program into groups; equations and results are numbered by position."""
 
-    def __init__(self, program: Program, style: Style) -> None:
-        self.style = style
-        self.equations = tuple(map(on_device, program.equations)) if style.is_gpu else program.equations
+    def __init__(self, program: Program, options: FusionOptions) -> None:
+        self.options = options
+        self.equations = tuple(map(on_device, program.equations)) if options.is_gpu else program.equations
         self.inputs = set(program.inputs)
         self.producer = {out: i for i, eq in enumerate(self.equations) for out in eq.outputs}
         self.returned = {self.producer[a] for a in program.outputs if a in self.producer}
@@ -184,8 +146,14 @@ class _Fusion:
         if [n for n in before if n != 1] != [n for n in after if n != 1]:
             return False
         if len(after) > len(before):
-            return all(self.equations[user].op in _JOINS for user in self.users[i])
+            return all(self.equations[user].op in _JOINS or self.is_index(i, user) for user in self.users[i])
         return source in self.producer and self.equations[self.producer[source]].op is slice
+
+    def is_index(self, i: int, user: int) -> bool:
+        """Whether the equation is the indices of single elements."""
+        equation = self.equations[user]
+        is_read = equation.op is gather and equation.inputs[1] in self.equations[i].outputs
+        return is_read and self.size(user) <= _MAX_RECOMPUTE * self.size(i)
 
     def is_component(self, i: int) -> bool:
         """Whether the equation takes elements a few apart, such as ``x[..., 0]``, which every reader can do as well."""
@@ -230,7 +198,7 @@ class _Fusion:
         op = self.equations[i].op
         readers = len(around) + (i in self.returned)
         # A number is read for free.
-        is_short = self.style.is_gpu and op.name in _SHORT and self.size(i) > 1 and self.nbytes(i) <= 4 * self.size(i)
+        is_short = self.options.is_gpu and op.name in _SHORT and self.size(i) > 1 and self.nbytes(i) <= 4 * self.size(i)
         if op.kind != "pointwise" or not (is_short or self.is_inexpensive(i)) or readers < 2:
             return around, False
         takers = [group for group in around if self.accepts(group, i)]
@@ -243,7 +211,7 @@ class _Fusion:
             stored = min(cost.values()) + readers * self.nbytes(i)
             # Maps may turn out to compute the operands, too, so GPUs prefer to recompute.
             cores = [self.equations[group.core].op.kind for group in takers if group.core is not None]
-            prefers = self.style.is_gpu and "reduction" not in cores
+            prefers = self.options.is_gpu and "reduction" not in cores
             if before := self.bytes_before(i):  # a product would have it at hand
                 stored += self.nbytes(i) - 2 * before
             is_less = sum(cost.values()) < stored + prefers
@@ -261,7 +229,7 @@ class _Fusion:
 
         The product can store the result of the map instead.
         """
-        if not self.style.has_epilogues:
+        if not self.options.has_epilogues:
             return 0
         for atom in self.equations[i].inputs:
             j = self.producer.get(atom)
@@ -304,8 +272,8 @@ class _Fusion:
         Products of GPUs, and sums over columns of CPUs, may have one of several groups, and store their own result for
         the others.
         """
-        is_product_of_gpu = self.style.has_epilogues and is_product(self.equations[i])
-        if is_product_of_gpu or (not self.style.is_gpu and self.is_short_sum(i)):
+        is_product_of_gpu = self.options.has_epilogues and is_product(self.equations[i])
+        if is_product_of_gpu or (not self.options.is_gpu and self.is_short_sum(i)):
             group = self.map_of_result(i, around)
             if group is not None:
                 group.core = i
@@ -319,7 +287,7 @@ class _Fusion:
         has_room = self.has_room(group) and len(self.outputs(group)) == 1
         if not (self.writes_along(group, i) and has_room):
             return False
-        if self.style.is_gpu and self.shape(i) == () and self.reads_others(group, i):
+        if self.options.is_gpu and self.shape(i) == () and self.reads_others(group, i):
             return False
         group.core = i
         self.add(i, group)
@@ -381,7 +349,7 @@ class _Fusion:
         """Whether the equation changes the layout of a kernel that a convolution of a GPU reads wherever it is."""
         is_kernel = self.equations[user].op is conv and self.equations[user].inputs[0] not in self.equations[i].outputs
         return (
-            self.style.has_epilogues
+            self.options.has_epilogues
             and is_kernel
             and is_product(self.equations[user])
             and self.equations[i].op in _TURNS
@@ -396,20 +364,20 @@ class _Fusion:
         is_kernel = self.equations[user].inputs[0] not in equation.outputs
         is_wide = dtypes.NAMES[equation.outputs[0].aval.dtype] in ("float32", "float64")
         is_along = equation.op is slice and equation.params["step"][-1] == 1
-        return not self.style.is_gpu and is_kernel and is_wide and is_along
+        return not self.options.is_gpu and is_kernel and is_wide and is_along
 
     def begins(self, i: int, user: int) -> bool:
         """Whether the equation is the first part of an array, which a product of a GPU reads where it is."""
         op, params = self.equations[i].op, self.equations[i].params
         is_first = op is slice and not any(params["start"]) and set(params["step"]) <= {1}
-        return is_first and self.style.has_epilogues and is_product(self.equations[user])
+        return is_first and self.options.has_epilogues and is_product(self.equations[user])
 
     def is_computed_in(self, i: int, factor: int, user: int) -> bool:
         """Whether a product on a CPU computes an equation while it reads a factor, or packs it.
 
         It reads each element of a factor once if it has a single row, but elements of flipped ones one by one.
         """
-        if self.style.is_gpu or self.equations[i].op is flip:
+        if self.options.is_gpu or self.equations[i].op is flip:
             return False
         product, made, read = self.equations[user], *(self.equations[j].outputs[0] for j in (i, factor))
         return has_one_row(product, read) or (self.narrow.issuperset((made, read)) and may_pack(product, read))
@@ -425,7 +393,7 @@ class _Fusion:
         if equation.op is not astype:
             return False
         name = dtypes.NAMES[equation.inputs[0].aval.dtype]
-        return name in self.style.widens and equation.params["dtype"] in _WIDENINGS[name]
+        return name in self.options.widens and equation.params["dtype"] in WIDENINGS[name]
 
     def writes_along(self, group: _Group, i: int) -> bool:
         """Whether the group can store the result of the equation along with its own."""
@@ -589,11 +557,11 @@ class _Fusion:
         return typical(self.equations[i].outputs[0].aval.size)
 
 
-def fuse(program: Program, style: Style = PLAIN) -> list[Kernel]:
+def fuse(program: Program, options: FusionOptions = PLAIN) -> list[Kernel]:
     """Returns the kernels of a Program in an order in which they can run.
 
     Args:
         program: without calls. Dead code in it, which texts and rewrites may have, gets no kernel.
-        style: :data:`CPU`, :data:`GPU`, or :data:`PLAIN` for no target in particular.
+        options: :data:`CPU`, :data:`GPU`, or :data:`PLAIN` for no target in particular.
     """
-    return _Fusion(program.without_dead_code(), style).run()
+    return _Fusion(program.without_dead_code(), options).run()

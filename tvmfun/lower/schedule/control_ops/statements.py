@@ -23,9 +23,10 @@ from tvmfun.core.inline import subprograms
 from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
 from tvmfun.lower import target as targets
 from tvmfun.lower.fusion.column_sums import attach_column_sums
-from tvmfun.lower.fusion.fuse import fuse, style
+from tvmfun.lower.fusion.fuse import fuse
 from tvmfun.lower.fusion.in_place import InPlace, Overwrite, can_be_in_place
 from tvmfun.lower.fusion.kernel import Kernel
+from tvmfun.lower.fusion.options import fusion_options
 from tvmfun.lower.machine import Machine
 from tvmfun.lower.schedule.control_ops import liveness, signals
 from tvmfun.lower.schedule.control_ops.buffer_refs import BufferPool, BufferRef, is_same, redirected, with_bits
@@ -87,7 +88,7 @@ class StatementBuilder:
     def _kernels(self, program: Program) -> list[Kernel]:
         """The kernels of a Program; it is kept alive, so that its ``id`` stays unique."""
         if id(program) not in self._fused:
-            its = style(self.target)
+            its = fusion_options(self.target)
             kernels = fuse(program, its)
             kernels = attach_column_sums(kernels, program.outputs) if its.has_epilogues else kernels
             self._fused[id(program)] = program, kernels
