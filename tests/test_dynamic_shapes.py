@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.derivatives import in_numpy
+from support.dynamic_sizes import RNG, SIZES, agrees, floats, same
 
 import tvmfun
 import tvmfun.numpy as tnp
@@ -20,35 +20,9 @@ from tvmfun.counters import counted
 from tvmfun.nn import functional as F
 from tvmfun.scipy import linalg
 
-SIZES = (1, 2, 3, 7, 64, 100)
-RNG = np.random.default_rng(3)
-
-
-def floats(*shape: int) -> np.ndarray:
-    return RNG.standard_normal(shape).astype(np.float32)
-
 
 def labels(*shape: int, classes: int = 10) -> np.ndarray:
     return RNG.integers(0, classes, shape).astype(np.int32)
-
-
-def same(got: Any, expected: Any, tolerance: float = 2e-5) -> None:
-    """Compares two trees; sums may be in another order."""
-    for a, b in zip(tree.leaves(got), tree.leaves(expected), strict=True):
-        assert (a.shape, a.dtype) == (b.shape, b.dtype)
-        x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
-        np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance)
-
-
-def agrees(function, arguments, dynamic_shapes, sizes=SIZES, tolerance: float = 2e-5) -> None:
-    """One compile serves all sizes, with the results that NumPy computes for each."""
-    dynamic = jit(function, dynamic_shapes=dynamic_shapes)
-    calls = [arguments(n) for n in sizes]
-    with counted() as events:
-        results = [dynamic(*call) for call in calls]
-    assert events.compiles + events.loads <= 1
-    for call, result in zip(calls, results, strict=True):
-        same(result, in_numpy(function, *call)(*call), tolerance)
 
 
 # -- training steps --------------------------------------------------------------------------------------------
@@ -448,62 +422,6 @@ def test_minimum_and_maximum():
     for n in (2, 9):
         with pytest.raises(errors.ShapeError, match=f"a dynamic size of 3 to 8, got {n}"):
             first(floats(n))
-
-
-COUNTS = {
-    "linspace": lambda x: (tnp.linspace(0, 1, x.shape[0]), tnp.linspace(x[0], 2, x.shape[0] + 1, endpoint=False)),
-    "step of linspace": lambda x: tnp.linspace(0, 3, x.shape[0], retstep=True)[1],
-    "repeat": lambda x: (tnp.repeat(x[:1], x.shape[0]), tnp.repeat(x, x.shape[0]), tnp.repeat(x[None], x.shape[0], 0)),
-    "roll": lambda x: (tnp.roll(x, x.shape[0] // 2), tnp.roll(x, -x.shape[0] - 1), tnp.roll(x[:, None], x.shape[0], 0)),
-    "segments": lambda x: lax.segment_sum(x, tnp.arange(x.shape[0]) // 2, num_segments=x.shape[0]),
-    "largest of segments": lambda x: lax.segment_max(x, tnp.arange(x.shape[0]) % 3, num_segments=x.shape[0] + 1),
-    "all of the largest": lambda x: lax.top_k(x, x.shape[0]),
-    "half of the largest": lambda x: lax.top_k(x, x.shape[0] // 2),
-}
-
-
-@pytest.mark.quick("segments", "roll")
-@pytest.mark.parametrize("name", COUNTS)
-def test_counts_of_a_dynamic_size(name):
-    x = lambda n: (np.random.default_rng(n).permutation(n).astype("float32"),)
-    agrees(COUNTS[name], x, ({0: Dim("n", min=2)},), sizes=(2, 3, 7, 100))
-
-
-def test_products_of_a_transposed_factor_and_dynamic_columns_have_a_schedule():
-    """Without one there is a warning, and here an error."""
-    w = floats(511, 130)
-    for least in (0, 1):
-        sizes = ({0: Dim("b", min=least)},)
-        agrees(lambda x: (w.T @ x.T).T / 511, lambda n: (floats(n, 511),), sizes, sizes=(1, 3, 300))
-
-
-@pytest.mark.parametrize("least", [0, 1, 2000])
-def test_random_orders_are_those_of_static_sizes(least):
-    """The number of sorts depends on the size."""
-
-    def draw(x):
-        key = random.key(3)
-        orders = random.permutation(key, x), random.permutation(key, x.shape[0])
-        return *orders, random.permutation(key, x, independent=True)
-
-    dynamic = jit(draw, dynamic_shapes=({0: Dim("n", min=least)},))
-    for size in (0, 1, 2, 3, 50, 1625, 1626, 5000):
-        if size >= least:
-            x = np.arange(size, dtype="float32")
-            for got, expected in zip(dynamic(x), jit(draw)(x), strict=True):
-                np.testing.assert_array_equal(got, expected)
-
-
-def test_numbers_of_numpy_beside_sizes():
-    n = Dim("n", min=4)
-    assert (np.int64(3) + n, np.int64(12) // n, np.int32(2) * n) == (n + 3, 12 // n, 2 * n)
-    assert np.int64(3) < n and np.int32(3) != n and not np.int64(4) > n
-    with pytest.raises(errors.DimensionError, match=r"numpy\.sqrt needs a number.* Try tvmfun\.numpy\.sqrt"):
-        np.sqrt(n)
-    halves = jit(lambda x: x * (np.float32(2) * x.shape[0] / np.float64(4)), dynamic_shapes=({0: n},))
-    np.testing.assert_array_equal(halves(np.ones(6, "float32")), np.full(6, 3, "float32"))
-    with pytest.raises(errors.DimensionError, match=r"len\(\) returns a Python integer.* Try x\.shape\[0\]"):
-        jit(lambda x: x / len(x), dynamic_shapes=({0: n},))(np.ones(6, "float32"))
 
 
 def test_calls_with_many_sizes_keep_few_of_them():

@@ -21,27 +21,11 @@ import numpy as np
 from tvm import ir
 
 from tvmfun.core import polynomial as polynomials
+from tvmfun.core.numpy_operators import REFLECTED
 from tvmfun.core.polynomial import Name, Polynomial, constant, of_atom
 from tvmfun.core.source import raised_at, user_line
 from tvmfun.errors import ArgumentError, DimensionError, ShapeError
 
-# What NumPy calls for an operator whose left operand is its own, and the method of the right one.
-_REFLECTED = {
-    "add": "__radd__",
-    "subtract": "__rsub__",
-    "multiply": "__rmul__",
-    "floor_divide": "__rfloordiv__",
-    "remainder": "__rmod__",
-    "divmod": "__rdivmod__",
-    "divide": "__rtruediv__",
-    "power": "__rpow__",
-    "equal": "__eq__",
-    "not_equal": "__ne__",
-    "less": "__gt__",
-    "less_equal": "__ge__",
-    "greater": "__lt__",
-    "greater_equal": "__le__",
-}
 # The value of a size where only speed depends on it.
 _TYPICAL = 64
 
@@ -217,7 +201,7 @@ class Dim:
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         """NumPy's scalars defer arithmetic and comparisons to the Dim."""
-        reflected = _REFLECTED.get(ufunc.__name__)
+        reflected = REFLECTED.get(ufunc.__name__)
         if method == "__call__" and reflected and inputs[-1] is self and not options:
             other = inputs[0][()] if isinstance(inputs[0], np.ndarray) else inputs[0]  # a scalar comes as an array
             return getattr(self, reflected)(other)
