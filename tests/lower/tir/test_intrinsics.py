@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 import tvm
-from lower.test_hot_kernels import modules
+from lower.schedule.test_hot_kernels import modules
 from support.te_kernels import build
 from tvm import te, tirx
 

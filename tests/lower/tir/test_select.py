@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 import pytest
-from lower.test_hot_kernels import modules
+from lower.schedule.test_hot_kernels import modules
 
 import tvmfun
 import tvmfun.numpy as tnp

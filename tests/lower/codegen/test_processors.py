@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[1] / "support" / "compile_programs.py"
+SCRIPT = Path(__file__).resolve().parents[2] / "support" / "compile_programs.py"
 # Seconds for some dozen kernels, which take a fraction of one on a quiet machine.
 LIMIT = 60
 

@@ -10,9 +10,9 @@ import jax
 import ml_dtypes
 import numpy as np
 import pytest
-from lower.test_hot_kernels import basic_blocks
+from lower.schedule.test_hot_kernels import basic_blocks
+from lower.schedule.test_narrow_dots import LAYOUTS, any_integer, assembly, bound, dot, normal, pair, target
 from lower.test_machine import GRANITE_RAPIDS
-from lower.test_narrow_dots import LAYOUTS, any_integer, assembly, bound, dot, normal, pair, target
 from support import amx_emulator
 
 import tvmfun

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from lower.test_hot_kernels import basic_blocks, modules
+from lower.schedule.test_hot_kernels import basic_blocks, modules
 
 import tvmfun
 import tvmfun.numpy as tnp

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lower.test_hot_kernels import basic_blocks, modules, operands
+from lower.schedule.test_hot_kernels import basic_blocks, modules, operands
 
 import tvmfun
 import tvmfun.numpy as tnp

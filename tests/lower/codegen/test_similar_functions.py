@@ -5,7 +5,7 @@ import shutil
 import numpy as np
 import pytest
 import tvm
-from lower.test_native import bits
+from lower.codegen.test_native import bits
 from tvm import tirx
 
 import tvmfun

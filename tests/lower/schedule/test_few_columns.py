@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from lower.test_hot_kernels import basic_blocks, modules, operands
+from lower.schedule.test_hot_kernels import basic_blocks, modules, operands
 from support.oracle import x64
 
 import tvmfun
