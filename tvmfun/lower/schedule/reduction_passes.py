@@ -14,11 +14,15 @@ from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr, volume
 from tvmfun.ops.formula import opaque
 
-# A reduction of at least SPLIT_WORK with fewer independent tasks than MIN_TASKS is cut in pieces, one of at least half
-# as many only if it is long. All are fixed, so that results do not depend on the number of threads.
+# These numbers are fixed, so that results do not depend on the number of threads. A reduction with fewer independent
+# tasks than this is cut into pieces.
 MIN_TASKS = 16
+# The most pieces.
 MAX_CHUNKS = 32
-SPLIT_WORK, _LONG_WORK = 1 << 16, 1 << 18
+# The least work, in scalar operations, that is cut into pieces.
+SPLIT_WORK = 1 << 16
+# The least work that is cut into pieces if there are at least ``MIN_TASKS // 2`` tasks.
+_LONG_WORK = 1 << 18
 # Operands that are used at least this often are computed in advance.
 MIN_REUSE = 4
 

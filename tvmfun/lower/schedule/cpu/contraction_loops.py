@@ -28,21 +28,22 @@ from tvmfun.lower.tir.build import Axis, Env, Expr, Size, volume
 from tvmfun.lower.tir.micro_kernels.moves import RowsCopy
 from tvmfun.lower.tir.micro_kernels.products import Next
 
-# The share of the L2 cache that rows of a strided left operand take while panels go by, and the fewest rows for which
-# packing the panels again pays.
-_SHARE_OF_ROWS, _FEWEST_ROWS = 3 / 4, 128
-# Of a left operand with fewer rows per task, tasks are panels with all rows, by the level of the cache for a panel. To
-# pack one takes as long as its product with eight rows, and with fourteen if it packs words of int8. But with many
-# rows, sums of a panel between blocks of terms leave the L2 cache.
+# The share of L2 for rows of a strided left operand, while all panels read them.
+_SHARE_OF_ROWS = 3 / 4
+# Packing panels again for each block of rows pays only if a block has at least this many.
+_FEWEST_ROWS = 128
+# If tasks had fewer than this many rows, each task is a panel with all rows: packing a panel costs as much as
+# multiplying it by 8 rows (14 for int8). With more, its sums would leave L2 between blocks of terms. The keys are the
+# levels of the cache for a panel.
 _FEW_ROWS = {1: 96, 2: 192}
-# If panels alone are too few or too uneven for tasks, each is packed for blocks of at least so many rows.
+# If panels alone are too few or too uneven for tasks, each is packed for blocks of at least this many rows.
 _ROWS_OF_A_BLOCK = 96
-# The least width of a panel that takes about as long as the others, relative to theirs.
+# A last panel with at least this share of the usual width takes about as long as the others.
 _EVEN = 7 / 8
-# An epilogue of so many operations per element runs in a loop over the rows of a tile, which is as fast as unrolled and
-# takes up to a quarter less time to compile.
+# An epilogue with at least this many operations per element runs in a loop over the rows of a tile. That is as fast as
+# unrolled code and takes up to a quarter less time to compile.
 _MANY_OPERATIONS = 16
-# Fewer panels read the left operand too rarely.
+# With fewer panels than this, the left operand is read too rarely.
 _FEW_PANELS = 4
 
 
@@ -171,7 +172,7 @@ class ContractionLoops:
         panels = build.ceil_div(build.points([self.column]), tiling.columns)
         item = build.bits(str(left.source.dtype)) // 8
         of_row = build.points(self.stage.reduce) * item
-        # What the panels of one batch read; the windows of a convolution overlap.
+        # The bytes that the panels of one batch read; the windows of a convolution overlap.
         left_bytes = min(build.points([*self.beside, self.row]) * of_row, build.nbytes(left.source))
         if panels < _FEW_PANELS or left_bytes <= self.machine.cache_bytes(3):
             return None
@@ -280,7 +281,7 @@ class ContractionLoops:
         if not self.tiling.inner or self.tiling.unpacked or reuse < 4:
             return False
         distance = bytes_between_rows(self.contraction)
-        # Of a deep panel even near rows would compete for the same sets of L1 and L2, unless they are the panel's own.
+        # In a deep panel even near rows compete for the same sets of L1 and L2, unless the panel has whole rows.
         is_deep = self.machine.settings.panel_level == 2
         near = size * build.bits(self.dtype) // 8 if is_deep else FAR_BYTES
         return distance is None or dims.typical(distance) > near
@@ -511,7 +512,7 @@ class ContractionLoops:
         return product_tiles(self, env, lambda i: tile)
 
     def rows_ahead(self, env: Env, rows: int) -> RowsAhead | None:
-        """The rows of the next tile that the loops of a tile of so many rows fetch, if they do."""
+        """The rows of the next tile that the loops of a tile with ``rows`` rows fetch, or None."""
         return None
 
     def over_terms(self, env: Env, top: Expr, rows: int, update: Callable[[Env], Stmt]) -> Stmt:

@@ -102,7 +102,7 @@ class Dot:
         return tirx.call_pure_extern(f"{self.result}x{lanes}", PREFIX + self.name, total, left, right)
 
     def span(self, words: Size) -> int:
-        """The number of words along the reduced axis that one instruction multiplies, of so many in all."""
+        """The number of words along the reduced axis that one instruction multiplies, if there are ``words`` in all."""
         return 1
 
     def with_definition(self, stmt: Stmt, lanes: int) -> Stmt:
@@ -178,10 +178,14 @@ def _importing(text: str, stmt: Stmt) -> Stmt:
     return AttrStmt(tirx.const(0, "int32"), "pragma_import_llvm", ir.StringImm(text), stmt)
 
 
-# Tiles 0 to 3 hold sums, 4 and 5 left factors, 6 and 7 right ones.
-_LEFT, _RIGHT = 4, 6
-# By tile: the offsets in the configuration of its bytes per row, and of its rows.
-_BYTES_AT, _ROWS_AT = 16, 48
+# The first tile of left factors; tiles 0 to 3 hold sums.
+_LEFT = 4
+# The first tile of right factors; the last one is 7.
+_RIGHT = 6
+# The offset of the bytes per row of tile 0 in the configuration; the other tiles follow.
+_BYTES_AT = 16
+# The offset of the number of rows of tile 0.
+_ROWS_AT = 48
 
 
 def _configure() -> str:

@@ -90,14 +90,21 @@ class PackedRowsLoops(_Strips, GroupedLoops):
     several.
     """
 
-    # The share of L2 for the rows of a block, beside wide and narrow panels, and the fewest rows of a task if there are
-    # two per core.
-    _SHARE, _SHARE_OF_NARROW, _ROWS_OF_A_TASK = 1 / 2, 3 / 4, 256
-    # Strips of panels: the fewest rows, and how much more than the average the last thread to finish may have to do.
-    _ROWS_OF_A_STRIP, _UNEVEN = 64, 17 / 16
-    # Panels are narrow up to so many bytes of a row, of which a group has so many.
-    _NARROW, _BYTES_OF_A_GROUP = 128, 512
-    # The rows and terms of a block begin after so many: the last tiles may begin before the block.
+    # The share of L2 for the rows of a block; wide panels take the rest.
+    _SHARE = 1 / 2
+    # The share of L2 for the rows of a block with narrow panels.
+    _SHARE_OF_NARROW = 3 / 4
+    # The fewest rows of a task if there are two tasks per core.
+    _ROWS_OF_A_TASK = 256
+    # The fewest rows of a strip of panels.
+    _ROWS_OF_A_STRIP = 64
+    # The most work of the last thread to finish, relative to the average.
+    _UNEVEN = 17 / 16
+    # Panels are narrow if a row has at most this many bytes.
+    _NARROW = 128
+    # The bytes of a row of a group of narrow panels.
+    _BYTES_OF_A_GROUP = 512
+    # Rows and terms before a block in its buffer, since the last tiles may begin before the block.
     _BEFORE = 16
 
     def divide(self) -> None:

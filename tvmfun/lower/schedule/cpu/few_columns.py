@@ -23,17 +23,23 @@ from tvmfun.lower.schedule.stages import Stage
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr, volume
 
-# Adding up the lanes of a column takes as long as about so many terms.
+# The fewest terms per column: adding up the lanes of a column takes as long as about this many terms.
 LEAST_TERMS = 64
-# Below, products take some ten microseconds, and compiling the tiles matters more.
+# The fewest multiplications. Smaller products take about ten microseconds, and compiling the tiles matters more.
 LEAST_WORK = 1 << 20
+# The most rows of a tile.
 MOST_ROWS = 8
-# Few rows are at most so many vectors. Of numbers that other instructions multiply in pairs, there are fewer in cache,
-# and from memory.
-_FEW_ROWS, _FEW_OF_PAIRS, _FEW_FROM_MEMORY = 3 / 4, 1 / 8, 1 / 4
-# To transpose the other operand would take longer, so that fewer terms and less work suffice.
-_TERMS_OF_ROWS, _WORK_OF_ROWS = 16, 1 << 17
-# Tiles whose sums wait in memory between blocks of terms.
+# The most rows that are exchanged with columns, in vectors.
+_FEW_ROWS = 3 / 4
+# The most such rows of a narrow dtype that L2 holds: other instructions multiply it in pairs.
+_FEW_OF_PAIRS = 1 / 8
+# The most such rows of a narrow dtype that is read from memory.
+_FEW_FROM_MEMORY = 1 / 4
+# The fewest terms per row for an exchange: fewer than ``LEAST_TERMS``, since transposing the operand takes longer.
+_TERMS_OF_ROWS = 16
+# The fewest multiplications for an exchange.
+_WORK_OF_ROWS = 1 << 17
+# The number of tiles whose sums wait in memory between blocks of terms.
 TILES = 16
 
 

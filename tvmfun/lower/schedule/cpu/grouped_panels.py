@@ -126,7 +126,7 @@ class GroupedLoops(ContractionLoops):
         return self._each_member(env, lambda env, panel: tile(env, top, rows, panel, packed), tiles)
 
     def rows_ahead(self, env: Env, rows: int) -> RowsAhead | None:
-        """The rows of the next tile that a tile of so many rows fetches, a part of them per panel of the group."""
+        """The rows of the next tile that a tile of ``rows`` rows fetches, a part of them per panel of the group."""
         if self.line is None or rows != self.tiling.rows:
             return None
         count = build.ceil_div(rows, self.member.extent)
@@ -136,7 +136,7 @@ class GroupedLoops(ContractionLoops):
     def over_terms(self, env: Env, top: Expr, rows: int, update: Callable[[Env], Stmt]) -> Stmt:
         """The loops of a tile over a block of terms, which fetch the rows of the next tile.
 
-        Of each row the prefetcher would begin anew.
+        The hardware prefetcher would restart at each row.
         """
         ahead = self.rows_ahead(env, rows)
         if ahead is None:
@@ -170,8 +170,8 @@ class GroupedLoops(ContractionLoops):
         Args:
             env: the indices of the loops.
             make: returns the statement for a panel.
-            several: returns the statement for so many whole panels, which are a function of their number; by default it
-                is a loop.
+            several: returns the statement for a count of whole panels, given a function from a number to its panel; by
+                default it is a loop.
         """
         columns, size, group = self.tiling.columns, self.member.extent, env[self.panels.var]
         full, tail = divmod(self.column.extent, columns)

@@ -38,8 +38,8 @@ class Interleaving(NamedTuple):
     """The maps of a map whose neighbouring results come from several formulas in turn.
 
     Args:
-        members: the maps of every so many results, from each of the first ones. Their axes are the same.
-        rest: the map of the last results, which are fewer than members, if there are any.
+        members: one map per residue class of the result index; their axes are the same.
+        rest: the map of the last results, of which there are fewer than members; None if there are none.
     """
 
     members: list[Stage]
@@ -76,7 +76,7 @@ class Alternation(NamedTuple):
     """The maps of a map whose formulas alternate along axes before the last one.
 
     Args:
-        members: the maps, each of the results at every so many indices. Their axes are the same.
+        members: one map per residue class of the result's indices; their axes are the same.
         outer: the loops around all members, up to the last axis along which they alternate.
         inner: the loops of each member.
     """
@@ -151,7 +151,7 @@ def _is_undecided(member: Stage) -> bool:
 
 
 def interleaved(members: Sequence[Stage], like: Axis, width: int, lane: Lane) -> Stmt:
-    """The statements that compute so many results of each member, and store them in turn."""
+    """The statements that compute ``width`` results of each member, and store them in turn."""
     if width == 1:
         single = lambda stage: lane(0, lambda env: stage.store(env, build.substitute(stage.value, env)))
         return build.seq(*map(single, members))
@@ -222,7 +222,7 @@ def _names(stage: Stage, lead: Stage) -> Env:
 
 @dataclass(frozen=True)
 class _Group:
-    """Loads from one array whose elements alternate, by how far they are behind the first of them."""
+    """Loads from one array whose elements alternate, by their offset from the first."""
 
     step: int
     loads: dict[int, ir.TensorLoad]

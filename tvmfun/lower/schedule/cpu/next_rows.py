@@ -19,9 +19,11 @@ from tvmfun.lower.schedule.stages import AnyStage, Stage, contains, is_map, writ
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr
 
-# The fewest bytes of a row: of shorter ones the prefetcher sees the next in time. And the most, as a share of L2.
-_FEWEST_BYTES, _MOST = 1 << 10, 1 / 2
-# The same of rows that are read from the last to the first.
+# The fewest bytes of a row: if rows are shorter, the hardware prefetcher reaches the next one in time.
+_FEWEST_BYTES = 1 << 10
+# The most bytes of a row, as a share of L2.
+_MOST = 1 / 2
+# Both limits for rows that are read from the last to the first.
 _DESCENDING = 1 << 8, 1 / 8
 
 

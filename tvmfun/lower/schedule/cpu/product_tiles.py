@@ -21,13 +21,16 @@ if TYPE_CHECKING:
 
 #: The size of a cache line in bits.
 LINE_BITS = LINE_BYTES * 8
-# The prefetcher of the first cache does not keep up with a panel in the second one, so its rows are fetched so many
-# steps before they are read, if it takes more than this share of the first; and earlier in panels that were packed
-# before and that the second cache does not hold.
-_STEPS_AHEAD, _FAR_STEPS_AHEAD, _SHARE_OF_PANEL = 8, 64, 3 / 4
-# Of up to so many terms, an epilogue takes up to a tenth less time on sums in registers than on the stack. That matters
-# for more multiplications, a tenth of a millisecond, than compiling does.
-_FEW_TERMS, _SHORT_PRODUCT = 96, 1 << 22
+# L1's prefetcher does not keep up with a panel in L2, so the rows of the panel are fetched this many steps ahead.
+_STEPS_AHEAD = 8
+# Steps ahead in panels that were packed in advance and that L2 does not hold.
+_FAR_STEPS_AHEAD = 64
+# Only panels that take more than this share of L1 are fetched.
+_SHARE_OF_PANEL = 3 / 4
+# With at most 96 terms an epilogue is up to 10 % faster on sums in registers.
+_FEW_TERMS = 96
+# With at most this many multiplications, a tenth of a millisecond, the shorter compile time matters more.
+_SHORT_PRODUCT = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -207,7 +210,7 @@ class ProductTile(Tile):
         return _FAR_STEPS_AHEAD if is_packed_before and is_large else _STEPS_AHEAD
 
     def to_memory(self, count: Size | Expr = 1, following: Next | None = None) -> Stmt:
-        """Stores the sums to the output, or adds them to those of earlier blocks there, for so many tiles."""
+        """Stores the sums of ``count`` tiles to the output, or adds them to those of earlier blocks."""
         adds = self.loops.has_earlier_sums(self.env)
         product = self._product(self.panel.width, self.steps.sums_row, adds is not None, following)
         sums = [self.loops.partial_sum(self.first)]

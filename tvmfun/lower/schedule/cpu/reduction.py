@@ -19,10 +19,14 @@ _Into = TypeVar("_Into")
 
 WIDE = 4  # vectors accumulated side by side, to hide the latency of one addition
 PANEL = 8  # vectors of columns that are added up at a time
-WIDEST, LIGHT_LOADS, TASKS_PER_CORE = 16, 2, 4  # of tiles of columns: see ``_vectors_of_tile``
+WIDEST = 16  # the most vectors of a tile of columns
+LIGHT_LOADS = 2  # the most arrays that a value reads if its columns are added up in strips
+TASKS_PER_CORE = 4  # the fewest tiles per core, if tiles are wide
 LEAST_LANES = 4  # the fewest lanes of a vector that is shortened to stay within a group of channels
 STRIP = 2 << 10, 16 << 10  # the bytes of a strip of columns, see ``_strips``
-MOST_CHUNKS, LEAST_CHUNKS, LONG = 16, 4, 1 << 18  # of rows, see ``row_chunks``
+MOST_CHUNKS = 16  # the most pieces of a long sum over columns
+LEAST_CHUNKS = 4  # the fewest pieces
+LONG = 1 << 18  # the fewest elements of a sum that is cut into pieces
 BLOCK = 32  # terms added up before they are added to the total, which limits the rounding error of long sums
 
 
@@ -90,7 +94,7 @@ def _vectors_of_tile(stage: Stage, prefix: int, lanes: int, machine: Machine) ->
 
 
 def row_chunks(stage: Stage, machine: Machine) -> int | None:
-    """The number of pieces of a long sum over columns whose rows fit L1, None if it is no such sum.
+    """The number of pieces of a long sum over columns whose rows fit L1; None if the stage is not such a sum.
 
     Each task adds up whole rows, which prefetchers follow. The loops are the same for all numbers of rows and columns,
     so that sums of several sizes share machine code: see :mod:`tvmfun.lower.codegen.similar_functions`.
@@ -293,7 +297,7 @@ def _added_up(
         terms: the number of terms of each point.
         into: the totals to add to.
         add: adds the terms of a point to totals.
-        joined: computes totals of their own, of so many terms, and adds them to others.
+        joined: computes separate totals of the given number of terms, and adds them to others.
         undivided: the most terms that are added up one after the other.
     """
     if not axes:

@@ -62,17 +62,20 @@ RULE = "tvmfun.rule"
 #: The names of the rules for kernels other than control flow.
 RULES = ("fallback", "winograd", "contraction", "window", "reduction", "scalar", "elementwise", "scan")
 
-# Rough costs in additions: the inverse of a multiplication's in a register tile, a function call's, and that of one
-# point of a block that branches or loops.
+# The unit of cost is about one addition. Multiply-adds per unit of cost in a register tile.
 CONTRACTION_SPEED = 16
+# Cost of a function call.
 CALL_COST = 8
+# Cost of one point of a block with branches or loops.
 LOOP_COST = 256
-# The fewest rows with a function of a number each that is worth loops of its own.
+# The fewest rows for which a function of one number per row gets its own loops.
 MANY_ROWS = 256
-# Products of groups with columns for half a vector pay with so many rows, so that sums do not wait for one another, and
-# so many terms.
-_ROWS_OF_HALF, _TERMS_OF_HALF = 8, 32
-# The typical iterations of a loop whose ends are computed.
+# Products of groups whose columns fill half a vector need at least this many rows, so that sums do not wait for one
+# another.
+_ROWS_OF_HALF = 8
+# And at least this many terms.
+_TERMS_OF_HALF = 32
+# The assumed number of iterations of a loop whose bounds are computed.
 VARYING_EXTENT = 16
 
 
@@ -183,7 +186,7 @@ def _with_groups(stage: AnyStage, machine: Machine) -> AnyStage:
 
 
 def _gains_by_sharing(members: Sequence[Stage], prefix: int, apart: AnyStage | None, machine: Machine) -> bool:
-    """Whether stages, of which one reads another, gain by common loops over so many axes.
+    """Whether stages, of which one reads another, gain by common loops over their first ``prefix`` axes.
 
     There have to be iterations for all cores, not only maps of less than a vector in each, and an axis for the lanes of
     each reduction. A stage that is better ``apart`` is no member where it would be one number per iteration.

@@ -55,7 +55,7 @@ class TileLoops(ContractionLoops):
         return build.seq(AllocBuffer(self.sums), begin, body, end)
 
     def _configure(self, rows: Size) -> Stmt:
-        """Configures the tiles for blocks of so many rows."""
+        """Configures the tiles for blocks of ``rows`` rows."""
         count = build.ceil_div(rows, _tiles_of(rows)) if isinstance(rows, int) else rows
         return self.instruction.call("configure", None, _int32(count), _int32(self.span))
 

@@ -58,7 +58,7 @@ def tile_dtype(dtype: str) -> str:
 
 
 def in_tile(value: Expr, dtype: str, lanes: int = 1) -> Expr:
-    """A vector of so many elements of a dtype, or a single one, as a row of a tile."""
+    """A vector of ``lanes`` elements of a dtype, or a single one, as a row of a tile."""
     kept = tile_dtype(dtype)
     if dtype == "bool":
         return tirx.Cast(_vector_of(kept, lanes), value)

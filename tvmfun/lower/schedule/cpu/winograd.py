@@ -30,16 +30,22 @@ from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr
 from tvmfun.lower.tir.micro_kernels.winograd import Inside, Panels, Steps, WinogradTransform
 
-TAPS, OUT, PATCH = 3, 2, 4
+# The sides of a kernel, of a tile of the result, and of the patch of the image that the tile is computed from.
+TAPS = 3
+OUT = 2
+PATCH = 4
 POSITIONS = PATCH * PATCH
 
 # Patches of a block: enough to amortize reading the kernel, and few enough to stay in the L2 cache.
 PATCHES = range(24, 97)
 BLOCK_BYTES = 1 << 20
 DEPTHS = range(64, 321)
-# Parts of a kernel gradient, each with its own sums. Their number is fixed, so that rounding does not depend on the
-# cores. A part has at least so many blocks, and its sums have at most so many bytes, half of an L2 cache.
-PARTS, BLOCKS_OF_A_PART, SUM_BYTES = 8, 2, 1 << 19
+# Parts of a kernel gradient, each with its own sums. The number is fixed, so rounding does not depend on the cores.
+PARTS = 8
+# The fewest blocks of a part.
+BLOCKS_OF_A_PART = 2
+# The most bytes of a part's sums: half of an L2 cache.
+SUM_BYTES = 1 << 19
 # With fewer patches, the transform of the kernel costs more than it saves.
 MIN_PATCHES = 96
 
