@@ -43,9 +43,11 @@ from tvmfun.lower.tir.walk import find, rewrite
 from tvmfun.runtime.workspaces import Allocation
 from tvmfun.threads import OWN_VARIABLES, WRITE_ADDRESSES, bind, cpu_count, loading
 
-# Kernels per LLVM module, and the most that do not justify a separate module and thread if LLVM optimizes them.
-_KERNELS_OF_A_PART, _FEW_KERNELS = 20, 4
-# Most kernels have some dozen stores, but the body of a loop has those of all its kernels.
+# Kernels per LLVM module.
+_KERNELS_OF_A_PART = 20
+# The most kernels that do not justify a separate module and thread if LLVM optimizes them.
+_FEW_KERNELS = 4
+# Most kernels have some dozen stores, but the body of a loop has the stores of all its kernels.
 _FEW_STORES = 200
 
 # LLVM's level of optimization, as targets call it.

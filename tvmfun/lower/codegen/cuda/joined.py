@@ -26,10 +26,14 @@ from tvmfun.runtime.plan import Address
 
 #: The threads of most kernels' blocks; kernels of fewer threads may be joined with these.
 _THREADS = 256
-# With more blocks than these, idle threads would cost more than the launch: two for each multiprocessor.
+# With more blocks than this, two per multiprocessor, idle threads would cost more than the launch.
 _FEW_BLOCKS = 264
-# The limits of a joined kernel: 4,096 bytes of parameters, its kernels, and their static shared memory.
-_MOST_WORDS, _MOST_KERNELS, _MOST_SHARED = 512, 32, 24 << 10
+# The most parameters of a joined kernel, in words of 8 bytes.
+_MOST_WORDS = 512
+# The most kernels that are joined.
+_MOST_KERNELS = 32
+# The most static shared memory of a joined kernel, in bytes.
+_MOST_SHARED = 24 << 10
 
 # Names by which a kernel depends on the whole grid: its blocks cannot get other numbers.
 _OF_THE_GRID = re.compile(

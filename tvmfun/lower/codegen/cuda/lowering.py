@@ -20,9 +20,11 @@ from tvmfun.lower.tir.flatten import flatten_buffers
 from tvmfun.lower.tir.truncated_quotients import truncate_quotients
 from tvmfun.lower.tir.walk import called, find, rewrite, with_bodies
 
-# The function that rounds to bfloat16, and the line that declares it.
-_ROUND, _BFLOAT16 = "__float2bfloat16_rn", "#include <cuda_bf16.h>"
-# The key of the statements that loops over blocks and threads have become.
+# The function that rounds to bfloat16.
+_ROUND = "__float2bfloat16_rn"
+# The line that declares it.
+_BFLOAT16 = "#include <cuda_bf16.h>"
+# The key of the attribute statements that replace loops over blocks and threads.
 _EXTENT = "thread_extent"
 # The line before the kernels in a source that TVM writes.
 _FIRST_KERNEL = re.compile(r'^extern "C" ', re.MULTILINE)

@@ -38,16 +38,21 @@ from tvmfun.ops.shape import broadcast_to, reshape
 #: ``(kernel, target, in_place) -> function``, or None if the kernel cannot write over inputs like that.
 Schedule = Callable[[Kernel, Target, InPlace], Any]
 
-# The most bytes of intermediates of one step if steps run in parallel: about the size of a core's caches. Steps that
-# need more have kernels that keep all cores busy, and are often looped over to save memory.
+# The most bytes of a step's intermediates if steps run in parallel: about the size of a core's caches. Steps that need
+# more have kernels that keep all cores busy, and are often looped over to save memory.
 _STEP_BYTES = 4 << 20
 
-# With more kernels than this, control flow calls those on at least _FEW_ELEMENTS elements instead of inlining them.
-_FEW_KERNELS, _FEW_ELEMENTS = 12, 2
+# With more kernels than this, control flow calls kernels instead of inlining them.
+_FEW_KERNELS = 12
+# Kernels with fewer elements than this are always inlined.
+_FEW_ELEMENTS = 2
 
-# The most kernels of a step, the most bytes of a state, and the fewest steps of a loop whose state is in two buffers in
-# turn: the code of a step is there twice.
-_FEW_LAUNCHES, _SMALL_STATE, _SHORTEST_LOOP = 8, 64 << 20, 4
+# Limits of loops whose state alternates between two buffers; their code has each step twice. The most kernels per step.
+_FEW_LAUNCHES = 8
+# The most bytes of the state.
+_SMALL_STATE = 64 << 20
+# The fewest steps.
+_SHORTEST_LOOP = 4
 
 # The annotation of a loop of one step that serves as a scope.
 _SCOPE = "tvmfun.scope"
@@ -126,7 +131,7 @@ class StatementBuilder:
     # -- loops -------------------------------------------------------------------------------------------------
 
     def alternates(self, program: Program, length: Any, state: Sequence[BufferRef]) -> bool:
-        """Whether a loop's state should be in two buffers in turn: on GPUs, if steps are a few launches of maps.
+        """Whether a loop's state should alternate between two buffers: on GPUs, if a step is a few launches of maps.
 
         Then more of them are independent, and become one launch. A state that is updated in place has one buffer.
         """

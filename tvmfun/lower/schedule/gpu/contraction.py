@@ -56,7 +56,7 @@ def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | None:
 def schedule_in_place(
     function: tirx.PrimFunc, target: Target, in_place: Sequence[tuple[Buffer, Buffer]]
 ) -> tirx.PrimFunc | None:
-    """The same with some outputs written over inputs instead of being parameters.
+    """Like :func:`schedule`, with some outputs written over inputs instead of being parameters.
 
     Args:
         function: the kernel.

@@ -29,7 +29,7 @@ class Layout:
     depth: int
     size: int
     by_term: bool
-    #: A tile begins at a multiple of so many bytes.
+    #: A tile begins at a multiple of this many bytes.
     alignment: ClassVar[int] = 16
 
     @property

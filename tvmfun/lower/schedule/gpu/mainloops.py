@@ -14,7 +14,7 @@ from typing import ClassVar
 from tvmfun.lower.schedule.gpu.layouts import Layout, Padded
 from tvmfun.lower.schedule.gpu.primitives import definition
 
-# With up to so many stages, products of a step are finished before the next one begins.
+# With at most this many stages, the products of a step are finished before the next step begins.
 _FEW_STAGES = 3
 #: The size of a barrier that counts copied bytes.
 BARRIER_BYTES = 8
@@ -123,9 +123,9 @@ class MainLoop:
 
     @property
     def barriers(self) -> int:
-        """Where the barriers begin in shared memory: behind the tiles, and behind the result that takes their place.
+        """Offset of the barriers in shared memory: after the tiles, and after the result, which reuses their memory.
 
-        Memory of a barrier must not be used for anything else as long as that is valid.
+        The memory of a barrier must not be used for anything else while the barrier is valid.
         """
         return max(self.stages * self.stage_bytes, self.rows * self.result_length * 4)
 

@@ -28,17 +28,24 @@ from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr, Size, volume
 from tvmfun.lower.tir.walk import called, find, rewrite
 
-#: The most elements of an array that a thread keeps in registers, and the most inputs of which it keeps some.
-_MOST_KEPT, _MOST_KEPT_IN_VECTORS = 16, 32
+#: The most elements of an array that a thread keeps in registers.
+_MOST_KEPT = 16
+#: The most elements that a thread keeps in registers if vectors have four elements or more.
+_MOST_KEPT_IN_VECTORS = 32
+#: The most inputs of which a thread keeps elements.
 _MOST_ARRAYS = 4
-#: What a block needs of shared memory besides rows.
+#: The shared memory in bytes that a block needs besides rows.
 _OTHER_SHARED = 1 << 10
-#: The longest rows for a warp; longer ones get a block.
+#: The longest row for a warp; longer ones get a block.
 _LONG = 1024
-# Elements, or vectors of them, of a long row that a thread reads before it waits for memory.
-_TOGETHER, _VECTORS_TOGETHER = 4, 2
-# Vectors need registers, of which 1024 threads would have too few for a second block on a multiprocessor.
-_MOST_THREADS, _MOST_WITH_VECTORS = 1024, 512
+# The elements of a long row that a thread reads before it waits for memory.
+_TOGETHER = 4
+# The vectors of a long row that a thread reads before it waits for memory.
+_VECTORS_TOGETHER = 2
+# The most threads of a block.
+_MOST_THREADS = 1024
+# The most threads with vectors: they need registers, and 1024 threads would leave too few for a second block.
+_MOST_WITH_VECTORS = 512
 
 
 def emit_rows(

@@ -12,8 +12,10 @@ from typing import NamedTuple
 
 # The elements that a thread has in registers.
 _ITEMS = 8
-# The fewest threads of a block, which short rows share, and the most, which have the largest tile.
-_FEWEST_THREADS, _MOST_THREADS = 128, 512
+# The fewest threads of a block, which several short rows share.
+_FEWEST_THREADS = 128
+# The most threads of a block, which sort the largest tile.
+_MOST_THREADS = 512
 
 
 class _Format(NamedTuple):

@@ -24,10 +24,16 @@ from tvmfun.runtime.cuda_module import MAP_DTYPES
 
 #: The function that copies a box; its template arguments describe the map.
 LOAD = "tvmfun_load_tile"
-_MOST_AXES, _MOST_BOX = 5, 256
-# Addresses and distances are multiples of 16 bytes.
+# The hardware's limits: the most axes of a map.
+_MOST_AXES = 5
+# The most elements of a box along an axis.
+_MOST_BOX = 256
+# Addresses and strides are multiples of this many bytes.
 _ALIGNMENT = 16
-_MOST_SIZE, _MOST_STRIDE = 1 << 31, 1 << 40
+# Axes have fewer elements than this.
+_MOST_SIZE = 1 << 31
+# Strides are less than this, in bytes.
+_MOST_STRIDE = 1 << 40
 
 
 @dataclass(frozen=True, eq=False)

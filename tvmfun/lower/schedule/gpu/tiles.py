@@ -56,16 +56,24 @@ _SIMT = (
 
 #: The attribute of a function that multiplies by a main loop: its instruction and the dtype of its factors.
 UNITS = "tvmfun.units"
-# A range of the terms has at least so many steps.
+# The fewest steps of a range of the terms.
 _FEWEST_STEPS = 4
-# Seconds of another launch in a graph.
+# Seconds of an additional launch in a graph.
 _LAUNCH = 2e-6
-# The most shared memory of a block, by architecture, in bytes.
+# The most shared memory of a block in bytes, by architecture.
 _BLOCK_SHARED = {80: 163 << 10, 87: 163 << 10, 90: 227 << 10, 100: 227 << 10, 103: 227 << 10}
+# The most shared memory of a block on all other architectures.
 _LEAST_SHARED = 99 << 10
-# Registers, threads and shared memory of a multiprocessor of sm_90, the shared memory that it reserves per block, and
-# the registers of a thread besides its sums.
-_REGISTERS, _THREADS, _SHARED, _RESERVED, _OTHER_REGISTERS = 65536, 2048, 227 << 10, 1 << 10, 40
+# A multiprocessor of sm_90: its registers.
+_REGISTERS = 65536
+# Its resident threads.
+_THREADS = 2048
+# Its shared memory in bytes.
+_SHARED = 227 << 10
+# The shared memory in bytes that it reserves for each block.
+_RESERVED = 1 << 10
+# The registers of a thread besides its sums.
+_OTHER_REGISTERS = 40
 
 
 @dataclass(frozen=True)
@@ -221,7 +229,7 @@ def _size(dtype: str) -> int:
 
 
 def _waves(blocks: int, at_once: int) -> float:
-    """How often so many blocks begin together; many waves are out of step, so that the last one is shorter."""
+    """The number of waves in which the blocks run; many waves get out of step, so that the last one is shorter."""
     waves = max(1.0, blocks / at_once)
     return math.ceil(waves) if waves < 8 else waves
 
