@@ -73,9 +73,9 @@ _FLAGS = {
     "bf16": "bf16",
     "i8mm": "i8mm",
 }
-# Of these, what Linux knows by name but does not list; LLVM asks the processor for it (CPUID and XCR0).
+# Features that Linux has a name for but does not list; LLVM asks the processor for them (CPUID and XCR0).
 _UNLISTED = ("amx_fp16",)
-# Of the features that LLVM's name of the processor lacks, those that schedules use.
+# Features that schedules use and that LLVM's name of a processor may lack.
 _USED = ("amx-tile", "amx-bf16", "amx-fp16", "amx-int8", "avx512bf16", "avx512vnni", "avxvnni")
 
 _SYSTEM = Path("/sys/devices/system/cpu")

@@ -126,7 +126,7 @@ def build_with_steps(
     exported: bool = False,
     emission: Callable[[], Emission | None] = lambda: None,
 ) -> tuple[NativeModule, Plan | DynamicPlan, list[Step]]:
-    """The same, and the kernels in the order in which they are called; ``main`` may read a clock between them."""
+    """Like :func:`build`, and also returns the kernel calls in order; with ``is_timed``, ``main`` reads a clock."""
     is_optimized = bool(program.sizes) or work(program) > _LITTLE_WORK
     # Threads compile the first kernels while others are still being scheduled.
     with Kernels(target, is_optimized, exported, emission) as kernels:

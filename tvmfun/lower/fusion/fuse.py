@@ -1,8 +1,8 @@
 """Fusion: the equations of a Program grouped into kernels.
 
 Equations are visited from the last to the first. Each joins a kernel of its users if that saves memory traffic and
-costs little recomputation. Reshapes are views, and join a kernel only where others could not join through them: those
-of parts that are stacked, and of parts that are taken apart.
+costs little recomputation. Reshapes are views of their own; only those that add or remove axes of size 1 around stacks
+and slices are fused.
 """
 
 from __future__ import annotations
@@ -388,9 +388,9 @@ class _Fusion:
         )
 
     def is_phase(self, i: int, user: int) -> bool:
-        """Whether the equation takes every so many elements of a kernel, which a convolution of a CPU packs anyway.
+        """Whether the equation takes strided elements of a kernel, which a convolution of a CPU packs anyway.
 
-        So do the phases of the gradient of a strided convolution.
+        The phases of the gradient of a strided convolution do that.
         """
         equation = self.equations[i]
         is_kernel = self.equations[user].inputs[0] not in equation.outputs

@@ -14,12 +14,20 @@ from tvmfun.ops.dot import dot_general
 from tvmfun.ops.pointwise import astype
 from tvmfun.ops.shape import broadcast_to, permute_dims, slice
 
-# Products of at most so many rows compute a factor while they pack it, if it is computed from numbers that take at most
-# this share of its memory. With more rows they take so long that storing it does not matter.
-_FEW_ROWS, _NARROW = 256, 5 / 8
-# Transposed factors are faster to transpose once they are stored, unless vectors along the terms multiply them: at most
-# so many rows, with at least so many columns, terms for each row, and multiplications.
-_TRANSPOSED_ROWS, _TRANSPOSED_COLUMNS, _TERMS_OF_A_ROW, _LEAST_WORK = 12, 128, 16, 1 << 17
+# With at most this many rows, a product computes its factor while packing it, if the factor's inputs take at most
+# ``_NARROW`` of its bytes. With more rows it takes so long that storing the factor does not matter.
+_FEW_ROWS = 256
+# The bytes of the factor's inputs, relative to those of the factor.
+_NARROW = 5 / 8
+# A transposed factor is stored before it is transposed, which is faster, unless vectors along the terms multiply it.
+# The limits of such products: the most rows.
+_TRANSPOSED_ROWS = 12
+# The fewest columns.
+_TRANSPOSED_COLUMNS = 128
+# The fewest terms for each row.
+_TERMS_OF_A_ROW = 16
+# The fewest multiplications.
+_LEAST_WORK = 1 << 17
 
 
 def is_product(equation: Equation) -> bool:

@@ -25,9 +25,9 @@ _MAX_ROW = 1 << 16
 # The fewest columns of a row that are worth vectors: a log-sum-exp along the middle axis of (100000, 3, 2) takes three
 # times as long row by row.
 _FEWEST_COLUMNS = 16
-# The part of a cluster's largest array that a kernel may compute which is set aside.
+# On GPUs a kernel may be set aside if its results have at most 1/256 of the elements of the cluster's largest array.
 _LITTLE = 256
-# The bytes of an array whose memory is worth a kernel that takes a few elements of it earlier.
+# An array of at least this many bytes is worth another kernel that takes a few elements of it earlier.
 _WORTH_A_KERNEL = 1 << 24
 
 

@@ -27,11 +27,11 @@ from tvmfun.ops import reduce
 from tvmfun.ops.dot import dot_general
 from tvmfun.ops.shape import iota, pad, reshape, slice
 
-#: The bytes of an array, in the dtype of its product, from which on it is worth it.
+#: The fewest bytes of an array, in the dtype of its product, for which copying pays.
 LEAST_BYTES = 16 << 20
-#: The fewest columns: those that are added are then at most 1.4% of them.
+#: The fewest columns: the added ones are then at most 1.4% of them.
 LEAST_COLUMNS = 512
-# Columns are a multiple of so many, 16 bytes of half precision.
+# Columns are padded to a multiple of this, 16 bytes in half precision.
 _MULTIPLE = 8
 # A vector of columns, such as a bias, may be copied with more of them: it is this much smaller than the array.
 _SMALLER = 64

@@ -13,12 +13,14 @@ from tvmfun.lower.rewrite.equations import with_inner
 from tvmfun.ops.control import loop
 from tvmfun.ops.pointwise import astype
 
-# The kinds of ops that may move; a while loop may have no step, so it keeps those that take long.
+# The kinds of ops that may move. A while loop may have no step, so it keeps ops that take long.
 _MOVABLE = ("pointwise", "injective", "reduction", "contraction")
 # The kinds of ops that read arrays, whatever computes them.
 _READERS = ("contraction", "control", "opaque")
-# Values that are larger than twice the constants that they are made of stay, unless they are small.
-_GROWTH, _SMALL_BYTES = 2, 1 << 20
+# Values stay in the loop if they are more than this many times larger than the constants they are computed from.
+_GROWTH = 2
+# Values of at most this many bytes may always move.
+_SMALL_BYTES = 1 << 20
 
 
 def hoist_invariants(program: Program) -> Program:

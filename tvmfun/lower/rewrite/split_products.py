@@ -20,9 +20,12 @@ from tvmfun.lower.rewrite.equations import composed, with_inner
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops.dot import TENSORFLOAT32, dot_general
 
-# Three products by tiles take 0.6 of the time of one in float32; the rest has to pay for the parts. Products of
-# 512 rows and columns gain little, and those of 256 lose: docs/decisions/0050-amx.md.
-_LEAST_REUSE, _LEAST_DEPTH = 192, 128
+# Three products by tiles take 0.6 of the time of one in float32; the rest has to pay for splitting the operands.
+# Products with 512 rows and columns gain little, and with 256 they lose: docs/decisions/0050-amx.md. The fewest
+# multiplications per element of the operands.
+_LEAST_REUSE = 192
+# The fewest terms.
+_LEAST_DEPTH = 128
 
 # The largest number of bfloat16.
 _LARGEST = 2.0**128 - 2.0**120

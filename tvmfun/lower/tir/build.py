@@ -82,7 +82,7 @@ def substitute(value, env: Env):
     """The expression or statement with variables replaced."""
     if not env:
         return value
-    # The hash of a variable is its address. To compare two of them with ``==`` takes longer than all else here.
+    # A variable hashes by address; comparing variables with ``==`` would dominate the cost.
     by_address = {hash(var): new for var, new in env.items()}
     return rewrite(value, (ir.Var, lambda var: by_address.get(hash(var), var)))
 

@@ -171,7 +171,7 @@ def _tested_for_nan(test: Expr) -> Expr | None:
 
 
 def _hidden(x: Expr) -> Expr:
-    """The same number, but TVM's simplifier takes ``x == x`` for true."""
+    """Hides a number from TVM's simplifier, which takes ``x == x`` for true although NaN is not equal to itself."""
     bits = {"float32": "int32", "float64": "int64"}[str(x.ty)]
     return tirx.reinterpret(str(x.ty), formula.hidden(tirx.reinterpret(bits, x)))
 

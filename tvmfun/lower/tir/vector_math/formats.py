@@ -9,7 +9,7 @@ from tvm import tirx
 
 from tvmfun.lower.tir.build import Expr
 
-# Up to so many terms are added up one by one.
+# At most this many terms are added up one by one.
 _FEW_TERMS = 3
 # Binds an intermediate result to a variable, so that it is computed once.
 Name = Callable[[Expr], Expr]
@@ -131,9 +131,9 @@ def horner(x: Expr, coefficients: Sequence[float]) -> Expr:
 
 
 def estrin(x: Expr, coefficients: Sequence[float], name: Name) -> Expr:
-    """The same in Estrin's scheme: sums of two terms, which do not wait for each other, are terms in ``x**2``.
+    """The polynomial in Estrin's scheme: independent sums of two terms become the terms of a polynomial in ``x**2``.
 
-    A processor has too few instructions under way to fill the time that a chain of them takes.
+    In Horner's scheme each step waits for the one before, and the processor cannot fill the wait with other work.
     """
     terms: list[Expr] = list(map(format_of(x).number, coefficients))
     while len(terms) > _FEW_TERMS:
