@@ -97,7 +97,7 @@ def bound_methods(cls: type) -> None:
 
 
 def bounded(function: _F, name: str = "", wrap_result: Callable[[str, Any], Any] | None = None) -> _F:
-    """The same function, with its name in errors about its arguments.
+    """Wraps a function so that errors about its arguments carry its name.
 
     Args:
         function: any function.

@@ -50,7 +50,7 @@ from tvmfun.typing import ArrayLike, PyTree
 
 CPU = tvm.cpu()
 _ADDRESS = attrgetter("address")
-# A Program of dynamic sizes keeps what it computed for so many sets of them.
+# A Program stays loaded for at most this many sets of dynamic sizes.
 _SIZES_KEPT = 1024
 
 

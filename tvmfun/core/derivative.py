@@ -336,7 +336,7 @@ _RECIPE = 8
 def _recipe(
     equation: Equation, producer: Mapping[Variable, Equation], kept: Collection[Variable]
 ) -> tuple[list[Equation], dict[Variable, None]]:
-    """Cheap equations that compute the result of a cheap one, as far as possible from ``kept`` variables.
+    """Collects cheap equations that recompute the result of ``equation``, from ``kept`` variables where possible.
 
     Returns:
         The equations, and their inputs.

@@ -324,7 +324,7 @@ def blamed(where: str, what: str, values: tuple, line: str, hint: str) -> Dimens
 
 
 def blame_op(error: DimensionError, op: str, line: str = "") -> DimensionError:
-    """The same error as one of an op, traced at ``line`` or by default at the current line."""
+    """Returns the error with an op blamed for it, traced at ``line`` or by default at the current line."""
     return blamed(op, error.what, error.values, line or user_line(), error.hint)
 
 

@@ -69,7 +69,7 @@ class Equation(NamedTuple):
     source: str = ""
 
     def pruned(self, live: Collection[Variable]) -> Equation:
-        """The same equation without results that are not ``live``, and without inputs that only these need."""
+        """Removes results that are not ``live``, and inputs that only these need."""
         used = [out in live for out in self.outputs]
         if self.op.prune is None or all(used):
             return self
@@ -195,7 +195,7 @@ class Program(Immutable):
         return dims.solve(patterns, [aval.shape for aval in avals], self.name, self.leaf_name)
 
     def with_sizes(self, sizes: Mapping[str, Any]) -> Program:
-        """The same Program with values for its dynamic sizes."""
+        """Replaces the dynamic sizes of the Program by values."""
         renamed: dict[Variable, Variable] = {}
 
         def define(variables: Sequence[Variable]) -> tuple[Variable, ...]:
@@ -239,7 +239,7 @@ class Program(Immutable):
         return [read(atom) for atom in self.outputs]
 
     def without_dead_code(self) -> Program:
-        """The same Program without equations whose results are unused, also within loops and branches."""
+        """Removes equations whose results are unused, also within loops and branches."""
         live = {atom for atom in self.outputs if isinstance(atom, Variable)}
         kept = []
         for equation in reversed(self.equations):

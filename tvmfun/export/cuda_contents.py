@@ -94,7 +94,7 @@ class _Grouping:
         self.count = 0
 
     def of(self, steps: Sequence[Step], depth: int) -> tuple[Operation, ...]:
-        """The operations of steps that are in so many loops of the host."""
+        """The operations of steps inside ``depth`` nested loops of the host."""
         operations: list[Operation] = []
         together: list[Step] = []
 

@@ -35,7 +35,7 @@ class Formulas:
         return self._found.setdefault(formula, f"formula_{len(self._found)}")
 
     def add_size(self, size: Any) -> str:
-        """The same for a size: an integer or a Dim."""
+        """Returns the name of the array of a size's formula; a size is an integer or a Dim."""
         return self.add(dims.postfix(size))
 
     def lines(self) -> list[str]:

@@ -45,7 +45,7 @@ else:
 __all__ = ["LeafInfo", "SizeInfo", "Step", "load", "read_manifest"]
 
 ABI_VERSION = 2
-#: Buffers begin at multiples of so many bytes.
+#: Buffers are aligned to this many bytes.
 ALIGNMENT = 64
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 #: The names of ``tvmfun_dtype`` by number.
@@ -57,7 +57,7 @@ _STATUSES = (*_OF_CALLS, "KERNEL_FAILED", "MISSING_FEATURE", "DAMAGED_FILE", "WR
 
 #: The largest dynamic size: kernels index with 32 bits.
 MOST_SIZE = 2**31 - 1
-# A step remembers the shapes for so many sets of sizes.
+# A step remembers the shapes for at most this many sets of sizes.
 _SHAPES_KEPT = 1024
 
 # At the end of the file: the offset and size of the manifest, the checksum of everything before it, and a mark.
@@ -231,8 +231,8 @@ class SizeInfo(NamedTuple):
         max: the largest value.
         input: the position of the argument that shows it.
         axis: the axis of this argument.
-        factor: the axis has this many times the size,
-        term: and so many more elements.
+        factor: the axis has ``factor * size + term`` elements.
+        term: see ``factor``.
     """
 
     name: str

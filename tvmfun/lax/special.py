@@ -379,7 +379,7 @@ def _zeta(x: Array, q: Array) -> Array:
         factor = factor * ((x + (2 * j - 1)) * (x + 2 * j))
         power = power / (end * end)
     total = tnp.where(tnp.isinf(q), 0.0, total)
-    # Of infinite powers only the one of 1 is not 0 or infinite.
+    # The infinite power of 1 is 1; all others are 0 or infinite.
     at_infinity = tnp.where(q > 1, 0.0, tnp.where(q == 1, 1.0, math.inf))
     total = tnp.where(tnp.isinf(x), at_infinity, total)
     is_pole = tnp.logical_or(x == 1, tnp.logical_and(q <= 0, tnp.floor(q) == q))

@@ -332,7 +332,7 @@ def _update_slices(x: Array, items: list[Any], values: Any, combine: str) -> Arr
     if flipped:
         updates = shapes.flip(updates, axes=tuple(flipped))
     margins = {"low": tuple(low), "high": tuple(high), "interior": tuple(interior)}
-    # Of the zeros, the negative one changes nothing that it is added to.
+    # Adding -0.0 changes no number, but adding 0.0 would turn -0.0 into 0.0.
     spread = shapes.pad(updates, x.dtype.type(-0.0), **margins)
     if combine == "add":
         return add(x, spread)

@@ -174,7 +174,7 @@ def _check(name: str, settings: Settings, avals: Sequence[ShapeDtype]) -> None:
 
 
 def divides(count: Size, size: Size) -> bool:
-    """Whether an axis can be cut into so many equal parts."""
+    """Whether an axis of ``size`` elements can be cut into ``count`` equal parts."""
     return size % count == 0 if count else size == 0
 
 

@@ -92,7 +92,7 @@ def libm(function: str) -> Callable[..., Any]:
 
 
 def hidden(x: Any) -> Any:
-    """The same integer, whose value is hidden from TVM's simplifier, but not from LLVM."""
+    """Hides the value of an integer from TVM's simplifier, but not from LLVM."""
     return (x ^ opaque(1, dtype_name(x))) ^ one(x)
 
 

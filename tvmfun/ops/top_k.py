@@ -20,11 +20,15 @@ from tvmfun.ops import shape as shapes
 from tvmfun.ops.sorting import argsort, key_bits, sort_key, taken
 from tvmfun.ops.tir import block, prim_func
 
-# The lanes of comparisons, the elements of a chunk, and the fewest chunks per element of the list.
-_LANES, _CHUNK, _FEWEST_CHUNKS = 16, 64, 2
-# The dtypes in which elements are compared that have no comparisons of their own.
+# The lanes of a comparison.
+_LANES = 16
+# The elements of a chunk.
+_CHUNK = 64
+# The fewest chunks per element of the result.
+_FEWEST_CHUNKS = 2
+# By dtype without comparisons: the dtype in which its elements are compared.
 _COMPARED = {"bfloat16": "float32", "float16": "float32", "bool": "int32"}
-# Of longer rows, the blocks with the largest maxima are sorted instead of the row.
+# In rows of at least this many elements, only the blocks with the largest maxima are sorted.
 _LONG = 1024
 
 

@@ -11,9 +11,9 @@ from tvmfun.program_text.values import holds_function, is_own_function
 
 
 def without_functions(program: Program) -> Program:
-    """The same Program without calls that hold Python functions, also within loops and branches.
+    """Inlines the calls of a Program that hold Python functions, also within loops and branches.
 
-    It computes the same; its derivatives are those of what it computes.
+    The results stay the same; custom derivatives are replaced by those of the inlined equations.
     """
     known: dict[Variable, Atom] = {variable: variable for variable in program.inputs}
     equations = tuple(_expanded(program.equations, known))

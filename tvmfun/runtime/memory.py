@@ -62,7 +62,7 @@ class Memory:
         return self._tensor.device
 
     def of(self, aval: Any) -> Memory:
-        """The same elements as an array of another type."""
+        """Views the elements as an array of another type."""
         return Memory(self.tensor._create_view(aval.shape, dtypes.NAMES[aval.dtype]), aval)
 
     def fill(self, value: np.ndarray | np.generic, dtype: np.dtype) -> None:

@@ -85,9 +85,9 @@ class Plan:
 
 @dataclass(frozen=True)
 class DynamicPlan:
-    """The same where sizes are dynamic: formulas, of which :meth:`at` makes a plan for some sizes.
+    """A memory plan for dynamic sizes: byte counts as formulas, from which :meth:`at` makes a :class:`Plan`.
 
-    After the block of intermediates the table holds the sizes, and the offset of each intermediate in the block.
+    After the block of intermediates, the table holds the sizes and the offset of each intermediate in the block.
 
     Args:
         sizes: the names of the sizes.

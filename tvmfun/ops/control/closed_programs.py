@@ -29,7 +29,7 @@ def closing(program: Program) -> tuple[Program, tuple]:
 
 
 def strong(avals: Sequence[ShapeDtype]) -> list[ShapeDtype]:
-    """The same types, none of them weak."""
+    """The types without weak dtypes."""
     return [ShapeDtype(aval.shape, aval.dtype) for aval in avals]
 
 

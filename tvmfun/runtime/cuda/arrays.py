@@ -49,7 +49,7 @@ class DeviceMemory(Memory):
         return self._tensor
 
     def of(self, aval: Any) -> DeviceMemory:
-        """The same elements as an array of another type."""
+        """Views the elements as an array of another type."""
         return DeviceMemory(self.block, aval)
 
     def synchronize(self) -> None:

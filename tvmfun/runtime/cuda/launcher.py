@@ -36,7 +36,7 @@ from tvmfun.runtime.cuda_module import Branch, Copy, CudaModule, Launch, Repeat,
 _GRAPHS_KEPT = 8
 # More launches than that are made one by one: making a graph takes a microsecond or two per launch.
 _MOST_NODES = 50_000
-# Of an existing graph, up to this share of the launches is changed instead of making another graph.
+# If at most this share of the launches differs, an existing graph is changed instead of making another.
 _FEW_CHANGES = 0.25
 
 # Numbers of the driver's interface.
