@@ -43,7 +43,8 @@ class Manager:
     ([3, 4], {'loss': 0.2})
     """
 
-    _PREFIX, _SUFFIX = "step_", ".safetensors"
+    _PREFIX = "step_"
+    _SUFFIX = ".safetensors"
 
     def __init__(self, folder: str | os.PathLike[str], *, keep: int | None = 3, background: bool = True) -> None:
         if keep is not None and (not isinstance(keep, int) or keep < 1):

@@ -24,9 +24,16 @@ class Feature(NamedTuple):
     state: int = 0
 
 
+# The registers of CPUID's answer.
 _EAX, _EBX, _ECX, _EDX = range(4)
+# The first leaf of AMD's features.
 _EXTENDED = 0x80000001
-_YMM, _ZMM, _TILES = 0x6, 0xE6, 0x60000
+# The bits of XCR0 for the state that the system must save: AVX.
+_YMM = 0x6
+# AVX-512.
+_ZMM = 0xE6
+# AMX.
+_TILES = 0x60000
 
 # By LLVM's names; from Intel's and AMD's manuals of their instruction sets.
 _X86 = {
@@ -80,7 +87,9 @@ _X86 = {
     "avxneconvert": Feature(7, 1, _EDX, 5, _YMM),
 }
 
-_HWCAP, _HWCAP2 = 16, 26
+# The types by which ``getauxval`` knows the words of features.
+_HWCAP = 16
+_HWCAP2 = 26
 
 # By LLVM's names; from Linux's asm/hwcap.h.
 _ARM = {

@@ -163,8 +163,12 @@ def unwrap(p: NestedArrayLike, discont: Any = None, axis: int = -1, period: floa
     return concat([p[(*lead, slice(0, 1))], p[(*lead, slice(1, None))] + cumsum(moved, axis)], axis)
 
 
-#: Where the asymptotic series takes over, and how many terms both have then.
-_BORDER, _TERMS, _ASYMPTOTIC_TERMS = 18.0, 38, 30
+#: The argument from which on the asymptotic series is summed.
+_BORDER = 18.0
+#: The terms of the power series.
+_TERMS = 38
+#: The terms of the asymptotic series.
+_ASYMPTOTIC_TERMS = 30
 
 
 def _horner(coefficients: list[float], x: Any) -> Any:

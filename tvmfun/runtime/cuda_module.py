@@ -84,8 +84,10 @@ class TensorMap(NamedTuple):
 Argument = Address | Scalar | TensorMap
 #: The dtypes of tensor maps, and their numbers in ``CUtensorMapDataType``.
 MAP_DTYPES = {"float16": 6, "bfloat16": 9}
-#: The words of 8 bytes of a tensor map, and those of which its position is a multiple.
-MAP_WORDS, MAP_ALIGNMENT = 16, 16
+#: The size of a tensor map in words of 8 bytes.
+MAP_WORDS = 16
+#: The alignment of a tensor map in words.
+MAP_ALIGNMENT = 16
 
 
 def address_in(argument: Argument) -> Address | None:
@@ -390,8 +392,10 @@ class CudaModule:
         )
 
 
-_MAGIC, _VERSION = b"TVMFUNCU", 5
-_HEAD, _LENGTH = struct.Struct("<8sIQ32s"), struct.Struct("<Q")
+_MAGIC = b"TVMFUNCU"
+_VERSION = 5
+_HEAD = struct.Struct("<8sIQ32s")
+_LENGTH = struct.Struct("<Q")
 _RECORDS = {record.__name__: record for record in (Address, Scalar, TensorMap, Launch, Copy, Repeat, While, Branch)}
 
 

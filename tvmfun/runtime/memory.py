@@ -76,8 +76,10 @@ class Memory:
         return self._tensor
 
 
-# Without huge pages, gathers are dominated by TLB misses.
-_HUGE_PAGE, _MADV_HUGEPAGE = 2 << 20, 14
+# Without huge pages, gathers are dominated by TLB misses. The bytes of a huge page.
+_HUGE_PAGE = 2 << 20
+# Linux's number of the advice to use huge pages.
+_MADV_HUGEPAGE = 14
 _advise = getattr(ctypes.CDLL(None), "madvise", None) if sys.platform == "linux" else None
 
 
@@ -157,13 +159,15 @@ class _LargeMemory(Memory):
             self.pool.put(self.nbytes, self._tensor)
 
 
-# Small results share blocks, because an allocation costs more than everything else about a small result. The blocks
-# are small, too: one result that is kept keeps its whole block.
-_SMALL, _COMMON = 1024, 4096
+# Results of at most this many bytes share blocks, because the allocation would cost more than all their other work.
+_SMALL = 1024
+# The bytes of a shared block. It is small, too, because one result that is alive keeps its whole block.
+_COMMON = 4096
 _ALIGNMENT = 64
-# The latest blocks of a size serve again. Four are enough for a loop with three results of this size alive. Larger ones
-# come from the pool.
-_RECYCLED, _LATEST = 256 << 10, 4
+# Blocks of at most this many bytes are recycled by size; larger ones come from the pool.
+_RECYCLED = 256 << 10
+# The most recent blocks of each size that are kept for this: enough for a loop with three live results of a size.
+_LATEST = 4
 _Blocks = deque[tuple[Memory, int]]
 _BLOCKS_BY_SIZE: WeakValueDictionary[int, _Blocks] = WeakValueDictionary()
 

@@ -16,7 +16,8 @@ from tvmfun.interop.onnx.writing.builder import LEFT_OUT as NOT_WRITTEN
 BEGIN = "<!-- Written by `python -m tvmfun.interop.onnx docs/interop.md`. -->"
 END = "<!-- The end of what was written about ONNX. -->"
 
-STRINGS, SEQUENCES = "strings", "sequences, or optional sequences"
+STRINGS = "strings"
+SEQUENCES = "sequences, or optional sequences"
 _DRAWN = "expects the numbers that NumPy's generator draws"
 
 #: The kinds of cases of the suite whose models are in the wheel.

@@ -16,7 +16,8 @@ from tvm import ir, tirx
 
 _WALK = tvm.get_global_func("ffi.StructuralWalk")
 _MAP = tvm.get_global_func("ffi.StructuralMap")
-_PREORDER, _POSTORDER = int(tvm_ffi.WalkOrder.PREORDER), int(tvm_ffi.WalkOrder.POSTORDER)
+_PREORDER = int(tvm_ffi.WalkOrder.PREORDER)
+_POSTORDER = int(tvm_ffi.WalkOrder.POSTORDER)
 _SKIP = tvm_ffi.WalkResult.SKIP
 
 

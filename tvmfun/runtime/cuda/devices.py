@@ -13,13 +13,22 @@ from weakref import WeakSet
 from tvmfun.errors import OutOfMemoryError, TargetError
 from tvmfun.runtime.cuda.driver import OUT_OF_MEMORY, Driver, DriverError, device_count, driver
 
-# Numbers of the driver's interface.
-_WARP_SIZE, _THREADS, _SHARED, _REGISTERS, _PROCESSORS = 10, 1, 8, 12, 16
-_MAJOR, _MINOR, _MOST_SHARED = 75, 76, 97
+# The driver's numbers of a device's attributes (``CUdevice_attribute``).
+_THREADS = 1
+_SHARED = 8
+_WARP_SIZE = 10
+_REGISTERS = 12
+_PROCESSORS = 16
+_MAJOR = 75
+_MINOR = 76
+_MOST_SHARED = 97
+# The flag of events that do not record a time.
 _WITHOUT_TIME = 2
 
-# Sizes of blocks are rounded up to these, the second for large ones, so that more of them can be used again.
-_STEP, _LARGE_STEP = 512, 2 << 20
+# Sizes of blocks are rounded up to a multiple of this, so that more blocks can be used again.
+_STEP = 512
+# Sizes of large blocks are rounded up to a multiple of this.
+_LARGE_STEP = 2 << 20
 
 
 class Stream:

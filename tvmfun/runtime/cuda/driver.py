@@ -19,8 +19,12 @@ OUT_OF_MEMORY = 2
 #: Images that the driver refuses.
 NO_CODE = {200, 209, 218, 300, 302}
 
-_POINTER, _INT, _UINT, _SIZE = ctypes.c_void_p, ctypes.c_int, ctypes.c_uint, ctypes.c_size_t
-_ADDRESS, _OUT = ctypes.c_uint64, ctypes.c_void_p
+_POINTER = ctypes.c_void_p
+_INT = ctypes.c_int
+_UINT = ctypes.c_uint
+_SIZE = ctypes.c_size_t
+_ADDRESS = ctypes.c_uint64
+_OUT = ctypes.c_void_p
 
 # The types of the parameters of each function that is called here.
 _FUNCTIONS: dict[str, tuple[Any, ...]] = {
@@ -63,8 +67,10 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "cuGraphExecDestroy": (_POINTER,),
 }
 
-# Conditional nodes, within which there may be others, and those with more than one body.
-_CONDITIONS, _SWITCHES = 12040, 12080
+# The first version of CUDA with conditional nodes, which may be nested.
+_CONDITIONS = 12040
+# The first version with conditional nodes of several bodies.
+_SWITCHES = 12080
 _OF_CONDITIONS: dict[str, tuple[Any, ...]] = {
     "cuGraphConditionalHandleCreate": (_OUT, _POINTER, _POINTER, _UINT, _UINT),
     "cuGraphAddNode_v2": (_OUT, _POINTER, _POINTER, _POINTER, _SIZE, _POINTER),

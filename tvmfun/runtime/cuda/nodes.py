@@ -25,9 +25,15 @@ from tvmfun.runtime.cuda_module import (
 )
 from tvmfun.runtime.plan import Address
 
-# Numbers of the driver's interface.
-_CLUSTER, _DEVICE_MEMORY = 4, 2
-_CONDITIONAL, _IF, _WHILE, _SWITCH = 13, 0, 1, 2
+# The driver's number of a launch's attribute, the dimensions of a cluster.
+_CLUSTER = 4
+# The driver's number of a type of memory.
+_DEVICE_MEMORY = 2
+# The driver's number of a type of node, and of its kinds.
+_CONDITIONAL = 13
+_IF = 0
+_WHILE = 1
+_SWITCH = 2
 
 
 class KernelNode(ctypes.Structure):
