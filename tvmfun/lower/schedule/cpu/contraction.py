@@ -265,7 +265,7 @@ def _has_strided_terms(contraction: Contraction, lanes: int) -> bool:
 
 
 def _has_converted_terms(contraction: Contraction) -> bool:
-    """Whether the terms of the left operand are neighbours and become another type before they are multiplied."""
+    """Whether the terms of the left operand are neighbours that are converted before they are multiplied."""
     left = contraction.left
     is_other = isinstance(left, tirx.Cast) or str(left.ty) != accumulator(contraction.stage.dtype)
     return is_other and _has_packable_rows(contraction) and has_near_terms(contraction)
@@ -335,7 +335,7 @@ def _gains_by_long_rows(contraction: Contraction) -> bool:
 def _is_read_in_place(contraction: Contraction, machine: Machine) -> bool:
     """Whether the right operand is too small to pack, or too few rows multiply it.
 
-    A left operand that L2 does not hold is fetched while panels go by.
+    The result is False if L2 does not hold the left operand, which is then fetched for each panel.
     """
     right = contraction.right
     if contraction.dot is not None or str(right.ty) != accumulator(contraction.stage.dtype):
@@ -376,7 +376,7 @@ def _rows_of(contraction: Contraction) -> int:
 def right_array(contraction: Contraction) -> ir.TensorLoad | None:
     """The load of the largest array of the right operand, or of a packed word's first term; None if there is none.
 
-    It may be computed from that array if the left one is not converted, which would be converted again for each panel.
+    The operand may be computed from that array unless the left operand is converted, once again for each panel.
     """
     left, right = contraction.left, contraction.right
     if contraction.dot is None:

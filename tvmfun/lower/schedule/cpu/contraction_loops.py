@@ -72,10 +72,10 @@ class ContractionLoops:
         prefix: the number of leading axes that loops around it have bound.
         tasks: the least number of tasks, if possible.
         machine: the processor.
-        later: whether the output has sums already, to which these are added; not with epilogues.
+        later: whether sums are added to those in the output; not with epilogues.
     """
 
-    #: The panels from one to that of which it fetches the rows; 0 if it does not.
+    #: The distance in panels to the one whose rows are fetched; 0 if none are.
     panels_ahead = 0
 
     def __init__(
@@ -164,7 +164,7 @@ class ContractionLoops:
     def _tiles_in_cache(self) -> int | None:
         """The most tiles of rows whose left elements stay in L2 for all panels; None if that does not matter.
 
-        The elements of a row that are apart are not prefetched, so reading them from memory for each panel is slow.
+        Strided elements of a row are not prefetched, so reading them from memory for each panel is slow.
         """
         left, tiling = self.contraction.left, self.tiling
         if not isinstance(left, ir.TensorLoad) or not build.is_static(left.source):
@@ -195,7 +195,7 @@ class ContractionLoops:
         return _FEW_ROWS[self.machine.settings.panel_level]
 
     def _choose_tasks(self) -> list[Axis]:
-        """The axes to run in parallel: as many as give enough tasks, those that split the larger operand first."""
+        """The axes to run in parallel: enough of them for the tasks, first those that split the larger operand."""
         along = [*self.beside, self.blocks]
         axes = [*self.around, self.panels, *along] if self.columns_first else [*self.around, *along, self.panels]
         taken: list[Axis] = []
@@ -226,7 +226,7 @@ class ContractionLoops:
         return IfThenElse(env[self.panels.var] < full, whole, part)
 
     def panel(self, env: Env, panel: Panel, beside: Sequence[Axis]) -> Stmt:
-        """All rows of one panel, for one block of the reduced axes after the other, or for the one at ``env``."""
+        """All rows of one panel, block by block of the reduced axes, or for the block at ``env``."""
         outer = [axis for axis in self.tiling.outer if axis.var not in env]
         return build.nest(outer, env, lambda env: self.block_of_terms(env, panel, beside))
 
@@ -377,7 +377,7 @@ class ContractionLoops:
         return build.loop if reads_several(self.contraction.right) else build.vectorized
 
     def packs_transposed(self, panel: Panel) -> bool:
-        """Whether the right operand is contiguous along the innermost reduced axis, and the panel has a whole tile."""
+        """Whether the right operand is contiguous along the innermost reduced axis, and a tile fits the panel."""
         right, stage, lanes = self.contraction.right, self.stage, self.tiling.lanes
         has_tiles = panel.width >= lanes if self.dot is None else panel.width % lanes == 0
         if not self.tiling.inner or not has_tiles or self.tiling.inner[-1].extent < lanes:
@@ -436,7 +436,7 @@ class ContractionLoops:
             return build.loop(last, width, element)
 
         def clear(env: Env, position: Expr) -> Stmt:
-            """Zeros in the last vector, of which the padding stays."""
+            """Stores zeros in the last vector, whose padding stays zero."""
             depth = self.depth({**env, last.var: position})
             zeros = tirx.Broadcast(build.zero(self.term), lanes)
             return BufferStore(
@@ -492,7 +492,7 @@ class ContractionLoops:
         return None if panel.valid is not None else steps_of(self, env, packed, self.rows_ahead(env, rows))
 
     def fewer_rows(self, env: Env, count: Size, panel: Panel, packed: Buffer | None) -> Stmt:
-        """The rows that are left; a dynamic number in tiles of a half, a quarter, ... of the rows."""
+        """The remaining rows; a dynamic number of them in tiles of a half, a quarter, ... of the rows."""
         extent, rows = self.row.extent, self.tiling.rows
         if isinstance(count, int):
             return self.tile(env, build.index(self.row, extent - count), count, panel, packed)

@@ -33,7 +33,7 @@ class Dot:
         result: the dtype of the sums.
         vectors: by vector width in bytes, the required processor feature and LLVM's name of the instruction, that of
             its intrinsic or, for tiles, of its assembly.
-        adds: whether it adds to a sum; if not, it only adds the products of a word.
+        adds: whether it adds to a sum, or only adds up the products of a word.
         shifted: whether 128 is added to the left terms, which are signed where the instruction takes unsigned ones.
     """
 
@@ -130,7 +130,7 @@ TILE_ROWS = TILE_WORDS = 16
 # The most words of padded rows, relative to those of the factor.
 _MOST_PADDING = 1.25
 
-# Fewer rows, columns or words leave most of a tile empty, and vectors take less time.
+# With fewer rows, columns or words, most of a tile would be empty, and vectors take less time.
 FEWEST = 8
 
 
@@ -138,14 +138,14 @@ FEWEST = 8
 class TileDot(Dot):
     """An instruction of AMX, which multiplies whole tiles of packed words.
 
-    A tile has up to 16 rows of 64 bytes. The left one has a row of words for each row of the result, the right one a
-    row of 16 words for each word of a left row. Tiles are loaded from and stored to memory only.
+    A tile has up to 16 rows of 64 bytes. The left tile has a row of words for each row of the result, the right tile a
+    row of 16 words for each word of a left row. Tiles are loaded only from memory, and stored only to it.
     """
 
     def span(self, words: Size) -> int:
-        """The words of a left row: as many as a tile holds, or nearly, so that little or no padding is needed.
+        """The words of a left row: about as many as a tile holds, so that little or no padding is needed.
 
-        An instruction takes as long for fewer. Rows that are padded anyway are whole cache lines, if that is little.
+        An instruction takes as long for fewer words. Rows that are padded anyway fill whole lines if that adds little.
         """
         if not isinstance(words, int) or not words:
             return TILE_WORDS

@@ -1,7 +1,7 @@
-"""The loops of contractions of which an operand has its rows or terms far apart in memory.
+"""The loops of contractions with an operand whose rows or terms are far apart in memory.
 
-The prefetcher follows a few rows, but neither columns nor terms that are more than a page apart; and what is apart by a
-power of two competes for the same sets of a cache.
+The prefetcher follows a few rows, but neither columns nor terms that are more than a page apart. Elements whose
+distance is a power of two compete for the same sets of a cache.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class _Strips(ContractionLoops):
 class StreamedLoops(_Strips):
     """Loops in which a task has a strip of panels: for each block of terms, all rows of all panels.
 
-    So each row of the right operand is read along the strip, and fetched into L2 two panels ahead: its rows may be more
-    than the prefetcher follows. The sums of the strip stay in L2 between blocks.
+    Each row of the right operand is read along the strip, and fetched into L2 two panels ahead, because there may be
+    more rows than the prefetcher follows. The sums of the strip stay in L2 between blocks.
     """
 
-    # The fewest bytes of a row in a strip: two pages, at whose ends the prefetcher begins anew.
+    # The fewest bytes of a row in a strip: two pages, since the prefetcher restarts at each page.
     _LENGTH = 8 << 10
     panels_ahead = 2
 

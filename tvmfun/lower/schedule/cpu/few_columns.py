@@ -136,7 +136,7 @@ class _FewColumns:
         most = min((machine.registers - 1) // (self.columns + 1), MOST_ROWS)
         self.tiles = Axis.fresh(self.row, build.ceil_div(self.row.extent, most))
         self.rows = build.ceil_div(self.row.extent, self.tiles.extent)
-        # The right factor of a block of terms stays in the L1 cache while tiles of rows go by.
+        # A block's terms of the right factor stay in L1 while all tiles of rows read them.
         self.vectors = self.terms // self.lanes
         nbytes = self.columns * self.lanes * build.bits(self.stage.dtype) // 8
         blocks = build.ceil_div(self.vectors, max(1, machine.cache_bytes(1) // 2 // nbytes))
@@ -202,14 +202,14 @@ class _FewColumns:
         return build.seq(*(AllocBuffer(own) for line in sums for own in line), start, loop, finish)
 
     def _prefetch(self, env: Env, i: int, start: Expr) -> Stmt:
-        """Fetches a cache line of a row of the next tile: the hardware would begin anew at each row."""
+        """Fetches a cache line of a row of the next tile: the hardware prefetcher would restart at each row."""
         first = _terms_at(self.stage, start, tirx.const(0, str(start.ty)))
         at = {**env, self.row.var: env[self.row.var] + i, **first}
         loads = build.loads(build.substitute(self.contraction.left, at))
         return build.prefetch(max(loads, key=lambda load: len(load.indices)), level=2)
 
     def _finish(self, env: Env, i: int, sums: Sequence[Buffer]) -> Stmt:
-        """Adds up the lanes of a row's sums and the terms that fill no vector, and stores the results."""
+        """Adds up the lanes of a row's sums and the terms after the last vector, and stores the results."""
         at = {**env, self.row.var: env[self.row.var] + i}
         totals = build.scratch([self.columns], self.stage.dtype, "totals")
         stmts: list[Stmt] = [AllocBuffer(totals)]

@@ -1,4 +1,4 @@
-"""The loops of contractions of which a tile of rows meets several panels in L2 before the next tile does."""
+"""The loops of contractions in which a tile of rows multiplies several panels in L2 before the next tile does."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from tvmfun.lower.tir.build import Axis, Env, Expr, Size, volume
 from tvmfun.lower.tir.micro_kernels.products import Next
 
 _LINES_OF_A_PAGE = 64
-# Multiplications, a fraction of a millisecond, up to which compiling matters more than the last percents of speed.
+# With at most this many multiplications, a fraction of a millisecond, short compile times matter more than full speed.
 _LITTLE_WORK = 1 << 26
-# More panels read the rows of a tile so long that nothing is gained by fetching them earlier.
+# With more panels than this, the rows of a tile are read for so long that fetching them earlier gains nothing.
 _FEW_PANELS = 4
-# How much more than without groups the last thread to finish may have to do: groups gain at least as much.
+# The most work of the last thread to finish, relative to that without groups, which gain at least as much.
 _UNEVEN = 17 / 16
 
 
 class GroupedLoops(ContractionLoops):
-    """Loops in which a task packs a group of panels, which together take the share of L2 that one may take.
+    """Loops in which a task packs a group of panels that together take a single panel's share of L2.
 
     A single panel is a narrow strip of the output: each row of a tile is on another page, and the prefetcher follows
     none of them. A group has longer pieces of each row, of the output and of what the epilogues read, and the rows of
@@ -41,7 +41,7 @@ class GroupedLoops(ContractionLoops):
         self.line = self._line()
 
     def _size(self) -> int:
-        """The most panels of a group with which the last thread to finish has about as many as without groups."""
+        """The most panels of a group for which the last thread to finish has about as many panels as without groups."""
         terms, panels, cores = volume(self.tiling.inner), self.panels.extent, self.machine.cores
         if not self.wants_packing(self.row.extent // self.tiling.rows):
             return 1
@@ -58,7 +58,7 @@ class GroupedLoops(ContractionLoops):
     def _line(self) -> int | None:
         """The number of terms in a cache line of the left operand, if its rows are fetched before they are read.
 
-        It pays if there are more rows than L2 holds, none longer than a page, and few panels read them.
+        Fetching pays if L2 does not hold all rows, none is longer than a page, and few panels read them.
         """
         left, inner = self.contraction.left, self.tiling.inner
         if not isinstance(left, ir.TensorLoad) or not inner or not build.is_static(left.source):

@@ -1,6 +1,6 @@
 """Right operands that a contraction computes while it packs them, such as dequantized weights.
 
-They are cheap to compute from numbers that take less memory than they do, so that not even a few rows wait for them.
+They are cheap to compute from arrays that take less memory than the operand, so that not even a few rows wait for them.
 """
 
 from __future__ import annotations

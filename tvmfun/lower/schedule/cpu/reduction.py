@@ -146,12 +146,12 @@ def _lanes_of_one_group(stage: Stage, lanes: int) -> int:
 
 
 def _is_slow(stage: Stage) -> bool:
-    """Whether to combine two terms takes longer than an addition, as for a maximum that keeps NaN."""
+    """Whether combining two terms takes longer than an addition, as in a maximum that keeps NaN."""
     return stage.combine not in (tirx.Add, tirx.Mul, tirx.Max, tirx.Min)
 
 
 def _panel(vectors: int) -> int | None:
-    """How many of a strip's vectors are added up at a time; None if no such number divides them."""
+    """The number of a strip's vectors that are added up at a time; None if no such number divides them."""
     return next((n for n in range(PANEL, 0, -1) if vectors % n == 0 and (n >= WIDE or n == vectors)), None)
 
 
@@ -166,8 +166,8 @@ class _Part(NamedTuple):
 def _column_tile(stage: Stage, env: Env, last: Axis, parts: Sequence[tuple[int, int]]) -> Stmt:
     """The reductions of a tile of columns, which has parts of some begin and width.
 
-    Of a block of terms, four vectors of columns are added up at a time: the prefetcher follows the rows of a block, and
-    finds them along the whole tile.
+    Within a block of terms, four vectors of columns are added up at a time: the prefetcher follows the rows of a block
+    along the whole tile.
     """
     dtype = accumulator(stage.dtype)
     start = env[last.var]
@@ -211,7 +211,7 @@ def _column_tile(stage: Stage, env: Env, last: Axis, parts: Sequence[tuple[int, 
 
 
 def _column_strip(stage: Stage, env: Env, last: Axis, width: int, lanes: int, is_uniform: bool = False) -> Stmt:
-    """The reductions of a strip of columns: of a block of terms, some vectors at a time along the whole strip.
+    """The reductions of a strip of columns: for each block of terms, some vectors at a time along the whole strip.
 
     The loops are the same for all widths and all numbers of rows if ``is_uniform``.
     """
@@ -230,7 +230,7 @@ def _column_strip(stage: Stage, env: Env, last: Axis, width: int, lanes: int, is
         return build.loop(last, width // panel, lambda i: vectors(lambda k: make(i * panel + k)))
 
     def once(make: Callable[[Expr], Stmt]) -> Stmt:
-        """A statement for each vector of the strip, one at a time: what happens once is not worth more code.
+        """A statement for each vector of the strip, one at a time: statements that run once are not worth more code.
 
         The totals of one panel are registers.
         """
@@ -340,7 +340,7 @@ def _rows(stage: Stage, env: Env, prefix: int, machine: Machine, tasks: int) -> 
 
 
 class _Totals(NamedTuple):
-    """Running totals: vectors, and a scalar for the elements that fill none."""
+    """Running totals: vectors, and a scalar for the elements that do not fill a vector."""
 
     vectors: Buffer
     scalar: Buffer
@@ -441,10 +441,10 @@ class _Row:
         return build.seq(body, single, self._rest(env, bound, tail, into) if tail else None)
 
     def _rest(self, env: Env, bound: int, tail: int, into: _Totals) -> Stmt:
-        """The elements that fill no vector: of floats, in the last lanes of a vector that ends with them.
+        """The elements after the last vector: floats are read in the last lanes of a vector that ends there.
 
-        A processor waits for stores if a vector is loaded of which it has stored parts. With integers LLVM 22 never
-        finishes some counts of true elements, where it knows that lanes are 0.
+        Loading a vector of which parts were just stored would stall the processor. Integers are added one by one:
+        LLVM 22 does not terminate on some counts of true elements if it knows that lanes are 0.
         """
         before = self.lanes - tail
         begin = build.index(self.last, bound - tail)

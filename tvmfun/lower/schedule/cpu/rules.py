@@ -161,7 +161,7 @@ def _schedule(func: tirx.PrimFunc, machine: Machine, in_place: Sequence[tuple[Bu
 def _without_short_reductions(
     stages: Sequence[AnyStage], temps: Sequence[Buffer], machine: Machine
 ) -> tuple[list[AnyStage], list[Buffer]]:
-    """The stages with maps instead of reductions of few terms that are no products, and the intermediates."""
+    """Replaces reductions of few terms that are not products by maps; returns the stages and the intermediates."""
     result: list[AnyStage] = []
     temps = list(temps)
     for stage in stages:
@@ -173,7 +173,7 @@ def _without_short_reductions(
 
 
 def _with_groups(stage: AnyStage, machine: Machine) -> AnyStage:
-    """A sum over groups of columns as a product of matrices for each group, if tiles of its columns fill vectors."""
+    """Turns a sum over groups of columns into a matrix product per group, if tiles of its columns fill vectors."""
     if not isinstance(stage, Stage) or stage.combine is None or match(stage) is not None:
         return stage
     split = split_columns(stage)
@@ -188,8 +188,8 @@ def _with_groups(stage: AnyStage, machine: Machine) -> AnyStage:
 def _gains_by_sharing(members: Sequence[Stage], prefix: int, apart: AnyStage | None, machine: Machine) -> bool:
     """Whether stages, of which one reads another, gain by common loops over their first ``prefix`` axes.
 
-    There have to be iterations for all cores, not only maps of less than a vector in each, and an axis for the lanes of
-    each reduction. A stage that is better ``apart`` is no member where it would be one number per iteration.
+    There have to be iterations for all cores, not only maps of less than a vector in each iteration, and an axis for
+    the lanes of each reduction. A stage that is better ``apart`` may not be a single number per iteration.
     """
     if members[-1] is apart and len(members[-1].space) == prefix:
         return False
@@ -204,7 +204,7 @@ def _gains_by_sharing(members: Sequence[Stage], prefix: int, apart: AnyStage | N
 def _gains_by_vectors(stage: AnyStage) -> bool:
     """Whether a function of a number per row, such as the logarithm of a sum, takes less time in loops of its own.
 
-    Then the numbers are read once more, but in vectors.
+    The numbers are then read once more, but in vectors.
     """
     return (
         isinstance(stage, Stage)
@@ -349,7 +349,7 @@ def _work(stage: AnyStage) -> int:
 
 
 def _loop_work(stmt: Stmt) -> int:
-    """The iterations of all loops in the body of a block, as many as typical for loops whose ends vary."""
+    """The iterations of all loops in the body of a block, a typical number for loops whose bounds vary."""
     if isinstance(stmt, tirx.For):
         extent = int(stmt.extent) if isinstance(stmt.extent, tirx.IntImm) else VARYING_EXTENT
         return extent * _loop_work(stmt.body)

@@ -242,7 +242,7 @@ class _Emitter:
         self.blocks = Axis.fresh(self.axes.row, build.volume(self.tiles) // self.block)
         # One spare patch, so that positions are not a power of two apart, where they would compete for few cache sets.
         self.patches = build.scratch([POSITIONS, self.block + 1, self.channels], "float32", "patches")
-        # Where results are kept for the epilogues.
+        # A buffer of results for the epilogues.
         self.results = build.scratch([TAPS, TAPS, self.features], "float32", "results")
 
     def at(self, block: Expr, i: Expr, make: Callable[[Expr, Env], Stmt]) -> Stmt:
@@ -286,7 +286,7 @@ class _Emitter:
         return Inside(*map(bits, (axes.down, axes.across), both))
 
     def square(self, load: ir.TensorLoad, axes: tuple[Axis, Axis], at: Env) -> tuple[ir.TensorLoad, Steps, Expr | int]:
-        """The array of a load, and the square of which it reads elements along two axes: its steps, and its start."""
+        """The array of a load, and the steps and the start of the square that it reads along two axes."""
         domain, zero = self.stage.domain, lambda axis: build.index(axis, 0)
         steps = Steps(*(build.stride(load.source, load.indices, axis, domain) for axis in axes))
         first = {axis.var: zero(axis) for axis in (*axes, self.axes.channel, self.axes.feature)}
