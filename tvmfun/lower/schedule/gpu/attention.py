@@ -56,7 +56,7 @@ def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | None:
     if text is None or number(arch) < 80:
         return None
     settings = Settings.of_text(str(text))
-    # Where the batch is dynamic, its size is a parameter, too.
+    # A dynamic batch size is a parameter, too.
     buffers = [parameter for parameter in function.params if not isinstance(parameter.ty, ir.PrimType)]
     query, key, *_ = buffers
     batch, length, heads, width = map(to_size, query.shape)

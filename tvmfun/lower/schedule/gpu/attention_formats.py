@@ -1,7 +1,8 @@
 """Products of attention within a warp: scores of two tiles in shared memory, and products of scores with a tile.
 
-A warp holds ``16 * M`` rows. Scores stay in registers: a thread has ``R`` rows of ``C`` columns, and of the sums over
-scores ``D`` elements of each row. Where these are depends on the instruction; ``row``, ``column`` and ``depth`` say it.
+A warp holds ``16 * M`` rows. Scores stay in registers: a thread has ``R`` rows of ``C`` columns of the scores, and
+``D`` elements of each row of the sums over scores. Their indices ``row``, ``column`` and
+``depth`` depend on the instruction.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from tvmfun.lower.tir.walk import rewrite
 
 #: The threads of a block that share a column.
 _ROWS = 8
-#: From this many terms on a column has several threads.
+#: The fewest terms for which a column has several threads.
 _LONG = 32
 #: The bytes of the narrowest array that a thread reads of a row, and the rows that it reads before it waits.
 _BYTES = 8
@@ -85,7 +85,7 @@ def emit_columns(stage: Stage) -> Stmt:
 
 
 def _in_vectors(stage: Stage, width: int) -> Stmt:
-    """The launch of a reduction in which a thread has some neighbouring columns, and reads some rows at once."""
+    """The launch of a reduction in which a thread has some neighbouring columns, and reads some rows at a time."""
     (head,), last = stage.reduce, stage.space[-1]
     count = volume(stage.space) // width
     coarse = Axis.fresh(last, last.extent // width)

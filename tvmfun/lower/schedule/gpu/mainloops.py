@@ -41,12 +41,12 @@ class MainLoop:
     left_by_term: bool
     right_by_term: bool
     stages: int
-    #: The threads that multiply together: those of a warp.
+    #: The threads that multiply together: a warp.
     team: ClassVar[int] = 32
     #: The instruction that multiplies, whose rate :mod:`tiles` knows.
     instruction: ClassVar[str]
-    #: Whether multiplications go on in the background. Then tiles have to be made visible to what reads them, the
-    #: products of a step may be unfinished when the next one begins, and `source` defines ``NAME_finish(sums)``.
+    #: Whether multiplications run in the background. Then tiles have to be made visible to the unit that reads them,
+    #: the products of a step may be unfinished when the next one begins, and `source` defines ``NAME_finish(sums)``.
     is_asynchronous: ClassVar[bool] = False
 
     @classmethod
@@ -66,7 +66,7 @@ class MainLoop:
 
     @property
     def teams(self) -> int:
-        """The teams beneath each other."""
+        """The number of teams along the rows."""
         return self.rows // self.team_rows
 
     @property
@@ -254,9 +254,9 @@ __device__ __forceinline__ void {loop.name}_multiply(float* sums, const void* le
 
 
 def spill_of_fragments(loop: MainLoop) -> str:
-    """The function that moves sums to shared memory from where tensor cores leave them.
+    """The function that moves sums from the registers of tensor cores to shared memory.
 
-    A warp of the team has 16 rows of each of its fragments, and a lane two neighbours in every eight columns.
+    Each warp of the team has 16 rows of its fragments, and each lane two neighbours in every eight columns.
     """
     fragment_rows = loop.team // 2
     row_tiles, column_tiles = loop.team_rows // fragment_rows, loop.team_columns // 8

@@ -102,7 +102,7 @@ class Functions:
     Args:
         tiles: sorts tiles: ``(block, shared, elements, keys, order)``, without ``keys`` if a row is a tile.
         merge: merges pairs of runs: ``(block, shared, keys, order, merged_keys, merged_order, run)``.
-        last: merges the last pair: the same without ``merged_keys``.
+        last: merges the last pair; it has no ``merged_keys``.
     """
 
     tiles: str

@@ -42,11 +42,11 @@ class TiledOperand:
 
     Args:
         buffer: the array.
-        offset: the bytes in front of the tensor.
-        sizes: those of its axes; the first one is contiguous.
+        offset: the bytes before the tensor.
+        sizes: the sizes of its axes; the first axis is contiguous.
         strides: the distances along the other axes, in bytes; each is a multiple of the one before.
         box: the sizes of a box.
-        axes: what the coordinates along the other axes are: an axis of the batch, or None for the lines of the tile.
+        axes: the coordinate along each other axis: an axis of the batch, or None for the lines of the tile.
         layout: that of a tile.
     """
 
@@ -73,9 +73,9 @@ class TiledOperand:
         Args:
             operand: the operand.
             product: the product.
-            reading: the way in which it would be read otherwise.
+            reading: the fallback if it is not copied in boxes.
             layout: that of a tile.
-            others: what else the kernel computes: it must not read the array in another way.
+            others: the other values that the kernel computes, which must not read the array in another way.
             whole: the parameters that are whole arrays; the operand must be one of them.
         """
         load = reading.array
@@ -125,7 +125,7 @@ class TiledOperand:
             first_row: the first row of the tile.
             first_term: its first term.
             shared: shared memory, in bytes.
-            start: where the tile begins in it.
+            start: the address of the tile in it.
             barrier: the address of the barrier that counts the bytes.
         """
         description = (MAP_DTYPES[str(self.buffer.dtype)], self.offset, *self.sizes, *self.strides, *self.box)
@@ -154,7 +154,7 @@ def _is_dense(sizes: Sequence[int], strides: Sequence[int], size: int) -> bool:
 
 
 def _merged(axes: Sequence[Axis], stride_of: dict[Axis, int]) -> tuple[int, int] | None:
-    """The size and the stride of axes that are walked as one; None if they are not, or there are none."""
+    """Merges axes into one, given by its size and stride; None if that is impossible, or there are none."""
     size, stride = 1, 0
     for axis in reversed(axes):
         if size > 1 and stride_of[axis] != size * stride:

@@ -85,8 +85,8 @@ class Fit:
         bandwidth: bytes of tiles per second from the L2 cache.
         step: the least seconds of a step of the main loop.
         block: seconds of a block before its first step and after its last one.
-        element: bytes of memory that an element of a result counts as.
-        partial: the same of a partial sum.
+        element: the cost of an element of a result, in bytes of memory.
+        partial: the cost of an element of a partial sum, in bytes of memory.
         by_warps: how much longer ``mma.sync`` takes.
     """
 
@@ -106,8 +106,8 @@ class Machine:
     Args:
         processors: streaming multiprocessors.
         bandwidth: bytes of global memory per second.
-        rates: operations per second of all processors together, by instruction and dtype: what good kernels reach.
-        peaks: the same by dtype as its data sheet has it; none where a rate is known without one.
+        rates: operations per second that good kernels reach on all processors together, by instruction and dtype.
+        peaks: the data sheet's operations per second by dtype; none where a rate was measured.
         fits: constants by dtype, where products were measured.
     """
 
@@ -235,12 +235,12 @@ def _waves(blocks: int, at_once: int) -> float:
 
 
 def _assumed(tile: Tile, dtype: str, blocks: int, steps: int, processor: Machine) -> float:
-    """The time of a wave is that of its multiplications, or of its reads of global memory, whichever is longer.
+    """The time of a product; a wave takes the time of its multiplications or its global reads, whichever is longer.
 
     Small tiles read shared memory more often per multiplication.
     """
     size = _size(dtype)
-    # The pipeline fills first, as long as it takes memory to answer: steps of 64 bytes, whatever the depth is.
+    # The pipeline fills first, which takes the latency of memory: steps of 64 bytes, whatever the depth is.
     filled = steps + tile.stages * 64 / (tile.depth * size)
     # Shared memory feeds a team's fragments: the larger its tile, the more each element is used.
     reuse = tile.team_rows * tile.team_columns / (tile.team_rows + tile.team_columns)
