@@ -1,4 +1,4 @@
-"""Products of matrices: those that GPUs compute by tiles with what is fused to them, and those of few rows."""
+"""Products of matrices: which ones GPUs compute by tiles with fused epilogues, and which have few rows."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _volume(shape: Sequence[int], but: Sequence[int]) -> int:
 
 def narrow_results(equations: Iterable[Equation]) -> set[Atom]:
     """The results of cheap operations on numbers that take much less memory, such as dequantized weights."""
-    bytes_of: dict[Atom, float] = {}  # what is read for an element
+    bytes_of: dict[Atom, float] = {}  # the bytes that are read for an element
     narrow, computed = set(), set()
     for equation in equations:
         op, inputs, out = equation.op, equation.inputs, equation.outputs[0]
@@ -90,7 +90,7 @@ def narrow_results(equations: Iterable[Equation]) -> set[Atom]:
         bytes_of[out] = sum(
             min(1, typical(atom.aval.size) / size) * bytes_of.get(atom, atom.aval.dtype.itemsize) for atom in inputs
         )
-        # Instructions for pairs of bfloat16 read what is stored as bfloat16, or as integers.
+        # Instructions for pairs of bfloat16 read arrays of bfloat16 or of integers.
         is_stored = op is astype and dtypes.is_integer(inputs[0].aval.dtype) and inputs[0] not in computed
         is_word = out.aval.dtype.itemsize >= 4 or is_stored
         if is_map:
