@@ -1,7 +1,7 @@
 """Positions of extrema of rows, on CPUs: the first element that equals the extremum, which vectors find.
 
 As one reduction, argmax compares an element with the largest one so far, and each comparison waits for the one before.
-The extremum and the smallest index of what equals it are two reductions without branches.
+The extremum, and the smallest index of an element that equals it, are two reductions without branches.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tvmfun.ops import pointwise as pw
 from tvmfun.ops import reduce as reductions
 from tvmfun.ops import shape as shapes
 
-#: Shorter rows have too few vectors.
+#: Rows shorter than this have too few vectors.
 _SHORTEST_ROW = 32
 
 

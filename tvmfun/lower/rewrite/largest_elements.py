@@ -1,4 +1,4 @@
-"""The largest elements of rows by sorts and gathers, on GPUs, where a list in order would be kept by one thread."""
+"""The largest elements of rows by sorts and gathers, on GPUs, where only one thread could keep an ordered list."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Products whose factors may be rounded, as three products of bfloat16 where the processor multiplies these by tiles.
+"""Products whose factors may be rounded, as three products of bfloat16 if the processor multiplies these by tiles.
 
-A float32 is the sum of two bfloat16, its *high* and its *low* part, but for about 2^-18 of it. Of the four products of
-parts, that of the low ones is as small as what the parts lose.
+A float32 is the sum of two bfloat16, its *high* and its *low* part, with a relative error of about 2^-18. The product
+of two low parts is as small as that error, and is left out.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _parts(equation: Equation) -> list[Equation]:
 
 
 def _product(x: Array, y: Array, **params: Any) -> Array:
-    """The product by parts; where a factor is infinite or NaN, that of the high parts alone."""
+    """The product by parts; if a factor is infinite or NaN, the product of the high parts alone."""
     (x_high, x_low), (y_high, y_low) = map(_split_factor, (x, y))
     low = pw.add(dot_general(x_high, y_low, **params), dot_general(x_low, y_high, **params))
     low = pw.where(pw.isfinite(low), low, pw.constant(0, low))
