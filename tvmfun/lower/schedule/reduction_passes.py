@@ -28,10 +28,10 @@ MIN_REUSE = 4
 
 
 def along_reduced_axis(stage: Stage, prefix: int = 0) -> bool:
-    """Whether lanes along the last reduced axis need fewer gathers than lanes along the last remaining one.
+    """Whether lanes along the last reduced axis need fewer gathers than lanes along the last remaining axis.
 
-    A load that is contiguous along the lanes is a vector, one that does not depend on them is broadcast, and any other
-    is a gather. With equally many gathers, more vectors decide.
+    A load that is contiguous along the lanes is a vector, a load that does not depend on them is broadcast, and any
+    other is a gather. If the gathers are equally many, the direction with more vectors wins.
     """
     if len(stage.space) == prefix:
         return True
@@ -46,9 +46,9 @@ def along_reduced_axis(stage: Stage, prefix: int = 0) -> bool:
 
 
 def unrolled(stage: Stage, machine: Machine) -> list[Stage]:
-    """A reduction of few terms as maps, of which each combines the result of the one before with a term.
+    """Turns a reduction of few terms into maps, each of which combines the result of the one before with a term.
 
-    Their lanes are neighbouring results. Readers, and what is read, can be maps of the same kernel, and vectors stay in
+    Their lanes are neighbouring results. Producers and readers can be maps of the same kernel, and vectors stay in
     registers.
 
     Returns:
@@ -79,10 +79,10 @@ def unrolled(stage: Stage, machine: Machine) -> list[Stage]:
 
 
 def _few(stage: Stage, machine: Machine) -> int:
-    """The most terms that are few: they fill no vector, or half of one if neighbouring results fill vectors anyway.
+    """The most terms of a reduction to unroll: less than a vector, or half of one if neighbouring results fill vectors.
 
-    Of windows over many channels none are: all channels of an element are read before the next element. Of integers
-    half as many are: TVM's simplifier takes long for sums of choices between them.
+    Windows over many channels are not unrolled: all channels of an element are read before the next element. For
+    integers the limit is half as high: TVM's simplifier takes long for sums of choices between them.
     """
     lanes = machine.lanes("float32")
     last = stage.space[-1]
@@ -116,7 +116,7 @@ def merge_reduced_axes(stage: Stage, is_flat: bool = False) -> Stage:
 def hoist_operands(
     stage: Stage, contraction, is_packed: Callable[[Expr, Sequence[Axis]], bool]
 ) -> tuple[list[Stage], Stage]:
-    """Returns stages that compute operands of a contraction which are not mere loads, and the contraction of these.
+    """Returns stages that compute the operands of a contraction that are not mere loads, and the contraction of these.
 
     Inside the contraction they would be evaluated again for each tile that uses them. A right operand for which
     ``is_packed(value, axes)`` holds is computed when it is packed.
@@ -139,7 +139,7 @@ def hoist_operands(
 
 
 def split_reduction(stage: Stage, tasks: int, work: int, name: str) -> tuple[Stage, Stage] | None:
-    """Cuts a long reduction with few tasks into as many partial ones as give enough, and their sum, in order."""
+    """Cuts a long reduction with few tasks into enough partial reductions, and their sum, in order."""
     least = SPLIT_WORK if tasks < MIN_TASKS // 2 else _LONG_WORK
     if not stage.reduce or tasks >= MIN_TASKS or work < least:
         return None

@@ -1,8 +1,9 @@
 """Statements of control ops: loops and branches around the kernels of their Programs.
 
 A step runs its kernels and nothing else: the runtime allocates nothing and is not called recursively. State is kept in
-the buffers of the results. The kernels of a short body are inlined. Those of a long one are functions that it calls, as
-``main`` does: equal ones are compiled once, and TVM's passes take quadratic time for a function with many loops.
+the buffers of the results. The kernels of a short body are inlined. The kernels of a long body are functions that it
+calls, as ``main`` does: equal ones are compiled once, and TVM's passes take quadratic time for a function with many
+loops.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ class StatementBuilder:
 
     @property
     def is_on_device(self) -> bool:
-        """Whether values are in the memory of a device: the host can test one of them, but not compute with them."""
+        """Whether values are in the memory of a device: the host can read a condition, but not compute with arrays."""
         return not targets.is_cpu(self.target)
 
     # -- loops -------------------------------------------------------------------------------------------------
@@ -133,7 +134,7 @@ class StatementBuilder:
     def alternates(self, program: Program, length: Any, state: Sequence[BufferRef]) -> bool:
         """Whether a loop's state should alternate between two buffers: on GPUs, if a step is a few launches of maps.
 
-        Then more of them are independent, and become one launch. A state that is updated in place has one buffer.
+        Then more launches are independent, and become one. A state that is updated in place has one buffer.
         """
         if targets.is_cpu(self.target) or not isinstance(length, int) or length < _SHORTEST_LOOP:
             return False
@@ -237,7 +238,7 @@ class StatementBuilder:
         early: list[tuple[Variable, BufferRef]] = []
         results: list[tuple[Atom, BufferRef]] = []
         for atom, target in zip(program.outputs, outputs, strict=True):
-            # Old states are copied to their stacks first, so that the new ones can be written over them.
+            # Old states are copied to their stacks first, so that new states can be written over them.
             if isinstance(atom, Variable) and atom in given and not _is_part(target, inputs):
                 early.append((atom, target))
             else:
@@ -291,7 +292,7 @@ class StatementBuilder:
             views: views, and the values that they show.
 
         Returns:
-            The memory of these results, and for each kernel that needs a schedule for it what it writes over its
+            The memory of these results, and for each kernel that needs a schedule for it the results to write over its
             inputs.
         """
         final: dict[Variable, BufferRef] = {}
@@ -325,7 +326,7 @@ class StatementBuilder:
         return final, in_place
 
     def _schedulable(self, kernel: Kernel, pairs: Sequence[Overwrite]) -> InPlace:
-        """The pairs with which the kernel has a schedule: all of them or, one after the other, those it can add."""
+        """The pairs for which the kernel has a schedule: all of them, or as many as can be added one by one."""
         if not pairs or self._schedule(kernel, self.target, tuple(pairs)) is not None:
             return tuple(pairs)
         found: InPlace = ()
@@ -477,7 +478,7 @@ def _inline(kernel: Kernel, function: tirx.PrimFunc, refs: Sequence[BufferRef]) 
 
 
 def _unaligned(shape: Sequence[int], dtype: str, name: str) -> tirx.Buffer:
-    """A parameter that is aligned to an element only, as rows are."""
+    """A parameter that is only aligned to its elements, as rows are."""
     alignment = -(-tvm.DataType(dtype).bits // 8)
     return tirx.decl_buffer(shape, dtype, name=name, data_alignment=alignment)
 
@@ -501,7 +502,7 @@ def _while(condition: Any, body: tirx.Stmt) -> tirx.Stmt:
 
 
 def _pair(kernel: Kernel, read: set[Variable], written: Variable) -> Overwrite | None:
-    """A result, and the only input among ``read`` if the kernel reads its elements where it computes those results."""
+    """A result, and the only input among ``read`` if the kernel reads its elements where it computes the results."""
     sources = [i for i, atom in enumerate(kernel.inputs) if atom in read]
     if len(sources) != 1 or kernel.is_control or _is_scatter(kernel):
         return None
@@ -521,7 +522,7 @@ def _is_scatter(kernel: Kernel) -> bool:
 
 
 def _work(program: Program) -> int:
-    """The approximate number of elements that a Program computes; those of matrix products count once per term."""
+    """The approximate number of elements that a Program computes; elements of matrix products count once per term."""
     total = 0
     for equation in program.equations:
         inner = [_work(own) for own in subprograms(tuple(equation.params.values()))]
