@@ -111,7 +111,7 @@ def _expand_extremum(choice: tirx.Select) -> Expr:
 
 
 def _constant(value: Expr) -> float | None:
-    """A float that is a constant, or is made of constants because TVM would simplify what depends on it."""
+    """A float that is a constant, or a formula of constants that hides it from TVM's simplifier."""
     if isinstance(value, tirx.FloatImm):
         return value.value
     if isinstance(value, tirx.Mul):
@@ -127,9 +127,9 @@ def _constant(value: Expr) -> float | None:
 
 
 def _without_masked_store(store: BufferStore) -> BufferStore:
-    """A choice between a number and the one that it overwrites, with a fence around the latter.
+    """A choice between a number and the one that it overwrites, with a fence around the old one.
 
-    Otherwise LLVM stores with a mask, which takes a Zen 3 some 35 cycles, and what is loaded next waits for it.
+    Otherwise LLVM stores with a mask, which takes about 35 cycles on a Zen 3, and the next loads wait for it.
     """
     choice, dtype = store.value, str(store.buffer.dtype)
     if not isinstance(choice, tirx.Select) or dtype not in _FENCED:
@@ -159,7 +159,7 @@ def _order(comparison: Expr, x: Expr, y: Expr) -> type | None:
 
 
 def _tested_for_nan(test: Expr) -> Expr | None:
-    """The number whose bits a test compares with those of infinity; None if it is another test."""
+    """The number whose bits a test compares with the bits of infinity; None if it is another test."""
     if not isinstance(test, tirx.GT | tirx.LT):
         return None
     masked, infinity = (test.a, test.b) if isinstance(test, tirx.GT) else (test.b, test.a)

@@ -37,7 +37,7 @@ class _Move:
             result: the load of the first element of the result.
             result_row: the elements from one row of the result to the next.
             source: the load of the first element of the source.
-            source_row: the same for the source.
+            source_row: the elements from one row of the source to the next.
             counts: the number of rows, if it is an argument.
         """
         steps = (number(row * (self.bits // 8), "int64") for row in (result_row, source_row))

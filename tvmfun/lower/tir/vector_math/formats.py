@@ -1,4 +1,4 @@
-"""Floating-point formats as the formulas of elementary functions need them, and polynomials in them."""
+"""Floating-point formats for the formulas of elementary functions, and polynomials in them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Format:
     """A floating-point format.
 
     Args:
-        dtype, bits: its name, and that of the integer of as many bits.
+        dtype, bits: its name, and the name of the integer of the same size.
         lanes: the lanes of its vectors.
         fraction: the bits of the fraction.
-        bias: what is added to exponents.
+        bias: the number that is added to exponents.
         root_half: the bits of the square root of 1/2.
         ln2: log(2) in two parts; the product of the first with any exponent is exact.
-        log10_2: the same for log10(2).
+        log10_2: log10(2) in two parts; the product of the first with any exponent is exact.
         log10_e: log10(e) in two parts, the first with few bits.
     """
 
