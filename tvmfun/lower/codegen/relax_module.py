@@ -24,7 +24,7 @@ Schedule = Callable[..., tirx.PrimFunc | None]
 
 
 class ScheduledKernel(NamedTuple):
-    """A kernel, its scheduled function, and whether that writes results over arguments."""
+    """A kernel, its scheduled function, and whether the function writes results over arguments."""
 
     kernel: Kernel
     function: tirx.PrimFunc
@@ -77,7 +77,7 @@ class ModuleBuilder:
         self.kernels: list[ScheduledKernel] = []
         #: The kernels in the order of the calls.
         self.steps: list[Step] = []
-        self._moved: set[Atom] = set()  # results whose planned in-place write was given up, with a separate allocation
+        self._moved: set[Atom] = set()  # results whose planned in-place write was replaced by a separate allocation
         self._functions: dict[tvm.ir.GlobalVar, relax.Function | tirx.PrimFunc] = {}
         self._names: dict[tuple[str, InPlace], tvm.ir.GlobalVar] = {}
         self._callees: dict[str, tvm.ir.GlobalVar] = {}  # functions that control flow calls

@@ -78,7 +78,7 @@ def _bytes_of(buffer: tirx.Buffer) -> Any:
 
 
 def _at_most(size: tirx.Expr) -> Any:
-    """A size; where it depends on a loop, such as that of the last block of rows, the largest it may be."""
+    """An upper bound of a size that may depend on a loop, such as the size of the last block of rows."""
     try:
         return to_size(size)
     except ShapeError:

@@ -1,8 +1,7 @@
-"""Horizontal fusion: which independent launches can become one, and the order of a Program's launches that has fewest.
+"""Horizontal fusion: groups of independent launches that become one, in an order that makes few launches.
 
-The order is a list scheduling: among the launches that are ready, the most urgent kind is chosen, and all that are
-ready of this kind run at once. How far ahead launches are considered is limited by the memory that their results would
-hold meanwhile.
+The order is list scheduling: among the launches that are ready, the most urgent kind is chosen, and all ready launches
+of this kind run at once. Launches far ahead are not considered if their results would hold memory for too long.
 """
 
 from __future__ import annotations
@@ -62,8 +61,8 @@ class _Graph:
     """The dependences between steps.
 
     Args:
-        before: for each step those that it waits for.
-        after: for each step those that wait for it.
+        before: for each step the steps that it waits for.
+        after: for each step the steps that wait for it.
         height: minus the number of steps of the longest path that begins at a step.
         depth: the number of steps of the longest path that ends at a step.
     """
