@@ -1,4 +1,4 @@
-"""The pipeline: the passes that make machine code of a Program, in the order in which they run."""
+"""The pipeline: the passes that turn a Program into machine code, in the order in which they run."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def build_with_steps(
 def build_for_cuda(program: Program, target: Target, donated: Collection[int] = ()) -> CudaModule:
     """All stages, for a GPU.
 
-    Where there is no compiler of CUDA, the module has the launches but no machine code, and says why.
+    Without a compiler of CUDA, the module has the launches but no machine code, and the reason.
 
     Raises:
         TargetError: if the target has no architecture, or the compiler does not know it.

@@ -51,7 +51,7 @@ DEFAULT = Settings()
 
 
 def derived(registers: int, near: int, far: int) -> Settings:
-    """Returns the settings for a machine that nobody has measured.
+    """Returns the settings for a machine without measurements.
 
     Args:
         registers: the number of vector registers.
@@ -85,10 +85,10 @@ def using(settings: Settings) -> Iterator[None]:
 
 
 def measured(machine: str) -> Settings | None:
-    """Returns the settings that were found by measuring on this machine; None if there are none, or not wanted.
+    """Returns the settings that were measured on this machine; None if there are none, or they are disabled.
 
     Args:
-        machine: a description of the processor and the versions, of which results are a function.
+        machine: a description of the processor and of the versions that measurements depend on.
 
     Raises:
         ArgumentError: if ``TVMFUN_CALIBRATION`` is neither 0 nor 1.

@@ -17,7 +17,7 @@ from tvmfun.runtime import devices
 from tvmfun.threads import cpu_count
 
 _KINDS = ("llvm", "cuda")
-# Attributes of a target from a file; others could be any option of LLVM.
+# The attributes that a target from a file may have; others could be any option of LLVM.
 _SAVED = frozenset(
     (
         *("kind", "tag", "keys", "host", "libs", "num-cores", "mcpu", "mtriple", "mattr", "mabi", "mfloat-abi"),

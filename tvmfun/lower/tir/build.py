@@ -419,7 +419,7 @@ def is_only_in_indices(value, axes: Sequence[Axis]) -> bool:
 
 
 def is_linear(index: Expr, axes: Sequence[Axis]) -> bool:
-    """Whether an index is a sum of multiples of the axes and of what does not depend on them.
+    """Whether an index is a sum of multiples of the axes and of terms that do not depend on them.
 
     >>> i, j = (Axis(ir.Var(name, ir.PrimType("int32")), 8) for name in "ij")
     >>> is_linear(4 * i.var + j.var, [i, j]), is_linear(4 * i.var + j.var % 4, [i, j]), is_linear(j.var % 4, [i])

@@ -262,7 +262,7 @@ def _next(known: list[str], tried: Sequence[Tried], options: space.Space, random
 
 
 def main() -> None:
-    """Does tasks until the input ends. Other output to the standard output goes to the standard error."""
+    """Does tasks until the input ends. Other output is redirected from standard output to standard error."""
     messages = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 

@@ -119,7 +119,7 @@ class RowsCopy(_Move):
 
 
 def exchange(step: int, lanes: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Which elements of two concatenated rows the upper and the lower one get: the even and the odd blocks.
+    """The indices of the elements of two concatenated rows that each row gets: the even and the odd blocks.
 
     >>> exchange(1, 4)
     ((0, 4, 2, 6), (1, 5, 3, 7))
