@@ -83,7 +83,7 @@ def _at_most(size: tirx.Expr) -> Any:
         return to_size(size)
     except ShapeError:
         bound = int(Analyzer().const_int_bound(size).max_value)
-        return bound if bound < 2**31 else 0  # no kernel has one without a bound, and this is only for a report
+        return bound if bound < 2**31 else 0  # all sizes of kernels are bounded; this is only for a report
 
 
 def _events(stmt: tirx.Stmt, threads: int, at_work: int = 1) -> Iterator[Event]:
