@@ -21,7 +21,7 @@ from tvmfun.errors import OutOfMemoryError
 
 
 def without_gil_release(name: str) -> Any:
-    """A function of the FFI that keeps the GIL, because it takes less time than releasing the GIL does."""
+    """Returns a function of the FFI that keeps the GIL: releasing it would take longer than the function."""
     function = tvm.get_global_func(name)
     function.release_gil = False
     return function
@@ -84,7 +84,7 @@ _advise = getattr(ctypes.CDLL(None), "madvise", None) if sys.platform == "linux"
 
 
 def with_huge_pages(tensor: tvm.runtime.Tensor, nbytes: int) -> tvm.runtime.Tensor:
-    """The tensor, not yet written to, in huge pages if it is large and the system has them."""
+    """Puts a tensor that is not yet written to into huge pages, if it is large and the system has them."""
     if _advise is not None and nbytes >= 2 * _HUGE_PAGE:
         first = -(-tensor.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
         length = (tensor.data_ptr() + nbytes - first) // mmap.PAGESIZE * mmap.PAGESIZE
@@ -95,7 +95,7 @@ def with_huge_pages(tensor: tvm.runtime.Tensor, nbytes: int) -> tvm.runtime.Tens
 class _Pool:
     """Free large blocks, kept for results of the same size.
 
-    Page faults on new memory, which the system clears page by page, cost more than most kernels that fill it.
+    Page faults on new memory, which the system clears page by page, cost more than most kernels that fill the memory.
     """
 
     def __init__(self) -> None:
@@ -143,7 +143,7 @@ class _LargeMemory(Memory):
     """A block on the CPU that returns to the pool when no array is stored in it."""
 
     __slots__ = ("nbytes",)
-    # An attribute, because at interpreter shutdown globals are gone before `__del__` runs.
+    # An attribute, because globals are gone before `__del__` runs at interpreter shutdown.
     pool = _POOL
 
     def __init__(self, shape: tvm_ffi.Shape) -> None:
@@ -177,7 +177,7 @@ def _aligned(nbytes: int) -> int:
 
 
 def _references(block: tuple[Memory, int]) -> int:
-    """The number of references to the memory of a block, among them that of the block."""
+    """The number of references to the memory of a block, including the block's own."""
     return getrefcount(block[0])
 
 
@@ -227,7 +227,7 @@ class ResultBuffers:
         memory, address = self._block()
         if self._slots:
             self._unused += [(memory, address + start) for start in self._slots]
-        # A new integer for each result, whose references are its readers.
+        # A new integer for each result, whose reference count is the number of readers.
         return memory, address + 0
 
     def _block(self) -> tuple[Memory, int]:

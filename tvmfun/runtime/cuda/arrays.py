@@ -86,7 +86,7 @@ def copy_out(memory: Memory, address: int, target: int, nbytes: int) -> None:
     """Copies to an address of the CPU, and waits for the copy.
 
     Args:
-        memory: what keeps the elements.
+        memory: the memory of the elements.
         address: their inverted address.
         target: the address on the CPU.
         nbytes: their size.

@@ -1,4 +1,4 @@
-"""GPUs: contexts, a stream per thread, order between streams, and memory that streams return and get again."""
+"""GPUs: contexts, a stream per thread, order between streams, and memory that streams free and reuse."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class Stream:
         self.handle = device.driver.handle("cuStreamCreate", 0)
         #: The number of pieces of work so far.
         self.count = 0
-        #: For other streams the count up to which this one waits for them.
+        #: For each other stream the count of its work up to which this one waits.
         self.seen: dict[Stream, int] = {}
-        #: Free blocks by size, whose last use is ordered before whatever this stream does next.
+        #: Free blocks by size, whose last use is ordered before this stream's next work.
         self.free: dict[int, list[int]] = defaultdict(list)
-        #: Free blocks that other streams may still read: size, address and these streams with their counts.
+        #: Free blocks that other streams may still read: their size, their address, and the streams with their counts.
         self.read_elsewhere: list[tuple[int, int, dict[Stream, int]]] = []
-        #: Its last work, for errors that come later.
+        #: A description of its last work, for errors that are reported later.
         self.latest = "a GPU"
         self._arena: Block | None = None
 
@@ -94,11 +94,11 @@ class Block:
     Args:
         stream: the stream that writes it first.
         nbytes: the size.
-        what: what it is for, for an error.
+        what: the purpose, for an error.
         where: the function that needs it, for an error.
 
     Raises:
-        OutOfMemoryError: if the device has not as much.
+        OutOfMemoryError: if the device has too little free memory.
     """
 
     __slots__ = ("__weakref__", "_writer", "address", "nbytes", "readers", "size", "written")
@@ -125,7 +125,7 @@ class Block:
             self.readers[stream] = stream.count + 1
 
     def write_on(self, stream: Stream) -> None:
-        """Orders the next work of a stream after the latest write and all reads; the block is the stream's then."""
+        """Orders the next work of a stream after the latest write and all reads; the stream then owns the block."""
         if stream is not self._writer:
             stream.wait(self._writer, self._writer.count)
         for reader, count in self.readers.items():
@@ -173,7 +173,7 @@ class Device:
     def target(self) -> dict[str, Any]:
         """The properties that a target for this device needs.
 
-        ``sm_90a`` and the like, with instructions that later architectures lack, are chosen where there are such.
+        Variants such as ``sm_90a``, with instructions that later architectures lack, are chosen where they exist.
         """
         major, minor = self.attribute(_MAJOR), self.attribute(_MINOR)
         suffix = "a" if major in (9, 10) else ""
@@ -199,7 +199,7 @@ class Device:
         return self.attribute(_MOST_SHARED)
 
     def activate(self) -> None:
-        """Makes the device the one that the driver's functions mean in this thread."""
+        """Makes the device the current one of the driver in this thread."""
         self.driver.cuCtxSetCurrent(self.context)
 
     def stream(self) -> Stream:
@@ -221,7 +221,7 @@ class Device:
             return stream
 
     def give_back_stream(self, stream: Stream) -> None:
-        """Lets another thread use a stream, after what is in it."""
+        """Lets another thread use a stream, after the work in it."""
         self._idle.append(stream)
 
     def synchronize(self) -> None:
@@ -235,7 +235,7 @@ class Device:
         """The address of memory that a stream has freed, or of new memory.
 
         Raises:
-            OutOfMemoryError: if there is none even after everything free is returned to the driver.
+            OutOfMemoryError: if there is none even after all free memory is returned to the driver.
         """
         if stream.read_elsewhere:
             _collect(stream)
@@ -286,7 +286,7 @@ class Device:
 
 
 def _collect(stream: Stream) -> None:
-    """Orders what a stream does next after all that other streams read of its free blocks."""
+    """Orders the next work of a stream after all reads of its free blocks by other streams."""
     while stream.read_elsewhere:
         size, address, readers = stream.read_elsewhere.pop()
         for reader, count in readers.items():

@@ -16,7 +16,7 @@ from tvmfun.errors import DeviceError, OutOfMemoryError, TargetError, TvmfunErro
 _OLDEST = 12000
 
 OUT_OF_MEMORY = 2
-#: Images that the driver refuses.
+#: The errors of images that the driver refuses.
 NO_CODE = {200, 209, 218, 300, 302}
 
 _POINTER = ctypes.c_void_p
@@ -76,7 +76,7 @@ _OF_CONDITIONS: dict[str, tuple[Any, ...]] = {
     "cuGraphAddNode_v2": (_OUT, _POINTER, _POINTER, _POINTER, _SIZE, _POINTER),
 }
 
-# These return at once, and releasing the GIL, which another thread may then hold for milliseconds, costs more.
+# Functions that return at once: releasing the GIL, which another thread may then hold for milliseconds, costs more.
 _QUICK = {
     "cuCtxSetCurrent", "cuEventRecord", "cuStreamWaitEvent", "cuLaunchKernelEx", "cuGraphLaunch",
     "cuGraphExecKernelNodeSetParams_v2", "cuGraphExecMemcpyNodeSetParams", "cuTensorMapEncodeTiled",
@@ -204,7 +204,7 @@ def driver() -> Driver:
 
 
 def use(path: str | None) -> None:
-    """Uses another library with the driver's functions, for tests; None for that of this machine."""
+    """Uses another library with the driver's functions, for tests; None for this machine's library."""
     with _LOCK:
         _LOADED[:] = [] if path is None else [_load(path)]
 

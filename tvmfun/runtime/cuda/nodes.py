@@ -168,7 +168,7 @@ def read_number(address: int, nbytes: int, stream: Stream) -> int:
 
 
 def condition_of(step: While | Branch) -> tuple[Address, int]:
-    """The address and the size of the number that decides what runs."""
+    """The address and the size of the number that is the condition."""
     if isinstance(step, While):
         return step.condition, 1
     return step.index, 1 if step.dtype == "bool" else 4
@@ -270,11 +270,11 @@ class CopyNode:
 
 
 class ControlNode:
-    """A loop or a branch as conditional nodes, in front of which a kernel sets what they run.
+    """A loop or a branch as conditional nodes, after a kernel that sets their conditions.
 
     Args:
         step: the loop or the branch.
-        bodies: the nodes of the loop, or those of each case.
+        bodies: the nodes of the loop, or of each case.
         function: the kernel that sets conditions.
     """
 
