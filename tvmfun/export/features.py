@@ -12,9 +12,9 @@ class Feature(NamedTuple):
     Args:
         leaf: the leaf of CPUID, or the entry of the auxiliary vector.
         subleaf: the subleaf of CPUID.
-        word: which register has the bit: 0 to 3 are EAX, EBX, ECX and EDX.
+        word: the register with the bit: 0 to 3 are EAX, EBX, ECX and EDX.
         bit: the number of the bit.
-        state: the bits of XCR0 that say whether the system saves the registers.
+        state: the bits of XCR0 that are set if the system saves the registers.
     """
 
     leaf: int
@@ -87,7 +87,7 @@ _X86 = {
     "avxneconvert": Feature(7, 1, _EDX, 5, _YMM),
 }
 
-# The types by which ``getauxval`` knows the words of features.
+# The types of the words of features in the auxiliary vector, for ``getauxval``.
 _HWCAP = 16
 _HWCAP2 = 26
 
@@ -112,7 +112,7 @@ FEATURES = {"x86_64": _X86, "aarch64": _ARM}
 
 
 def required(architecture: str, features: Iterable[str]) -> dict[str, Feature]:
-    """Returns those of LLVM's features of a target that a library asks its processor for, in the order of the table.
+    """Selects the features of a target that a library asks its processor for, in the order of the table.
 
     >>> required("x86_64", {"avx2", "cmov"})
     {'avx2': Feature(leaf=7, subleaf=0, word=1, bit=5, state=6)}
