@@ -96,7 +96,7 @@ class Program(Immutable):
     """A pure function on arrays, as data: inputs, equations, outputs and their trees.
 
     Args:
-        inputs: the values it starts from: one per captured array, then one per leaf of ``in_tree``.
+        inputs: the variables of the arguments: one per captured array, then one per leaf of ``in_tree``.
         equations: the ops, in an order in which every value is computed before it is used.
         outputs: one per leaf of ``out_tree``.
         in_tree: the structure of ``(args, kwargs)``.
@@ -138,7 +138,7 @@ class Program(Immutable):
         return same and tuple(map(id, self.captured)) == tuple(map(id, other.captured))
 
     def __reduce__(self) -> Any:
-        # Without cached properties, such as the Relax view.
+        # Cached properties, such as the Relax view, are left out.
         return Program, tuple(getattr(self, field.name) for field in fields(self))
 
     def __hash__(self) -> int:
@@ -279,7 +279,7 @@ class Program(Immutable):
         return read(function, name)
 
     def verify(self) -> Program:
-        """Checks that the Relax view is well formed and that every type is what its op says; returns ``self``.
+        """Checks that the Relax view is well formed and that every type is the one its op gives; returns ``self``.
 
         Raises:
             ProgramError: if a check fails; the message quotes TVM's complaint.
@@ -309,8 +309,8 @@ class Program(Immutable):
 
         Args:
             path: the file to write or replace.
-            inline: whether to replace calls that hold Python functions, such as custom derivatives, by the equations of
-                what they compute.
+            inline: whether to replace calls that hold Python functions, such as custom derivatives, by the
+                equations that they run.
 
         Raises:
             ProgramError: if it has such a call, or arguments or results of a class that cannot be found by its name.
