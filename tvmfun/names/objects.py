@@ -8,7 +8,7 @@ from typing import Any
 from tvmfun.names.modules import RENAMED, reason_for
 from tvmfun.names.of_pytorch import OF_MODULES, OF_OPTIMIZERS, OF_TENSORS
 
-#: What does the work of attributes of the functions that JAX's ``jit`` returns, and of their ``trace``.
+#: Replacements of attributes of the functions that JAX's ``jit`` returns, and of their ``trace``.
 _OF_COMPILED = {
     "as_text": "f.lower(*args).compile().as_text()",
     "clear_cache": "tvmfun.clear_caches()",

@@ -17,7 +17,7 @@ from tvmfun.typing import PyTree
 
 
 def from_jax(function: Callable, *specs: PyTree) -> Callable:
-    """Returns a function of JAX as a function of tvmfun, which every transform works on.
+    """Returns a function of JAX as a function of tvmfun, to which every transform applies.
 
     JAX traces it to a jaxpr, once per types of arguments, whose primitives are evaluated as functions of
     :mod:`tvmfun.lax`. So it is differentiated here; ``jax.custom_jvp`` and ``jax.custom_vjp`` inside keep their rules.
@@ -26,8 +26,8 @@ def from_jax(function: Callable, *specs: PyTree) -> Callable:
 
     Args:
         function: takes trees of arrays that JAX knows, by position; returns a tree.
-        specs: the types of its arguments, as arrays or ``ShapeDtype``. With them it is traced at once, and takes no
-            others.
+        specs: the types of its arguments, as arrays or ``ShapeDtype``. With them it is traced at once, and accepts no
+            other types.
 
     Raises:
         ProgramError: at a primitive that has no rule, such as a callback; the message has the user's line.

@@ -1,7 +1,7 @@
-"""Evaluation of graphs: node by node, so that whatever traces the inputs traces the results.
+"""Evaluation of graphs: node by node, so that a trace of the inputs is a trace of the results.
 
-What is known while a function is traced, such as shapes and numbers computed from them, is a NumPy array; everything
-else is an array of tvmfun.
+Values that are known while a function is traced, such as shapes and numbers computed from them, are NumPy arrays; all
+others are arrays of tvmfun.
 """
 
 from __future__ import annotations

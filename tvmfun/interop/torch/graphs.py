@@ -94,7 +94,7 @@ def check_translated(nodes: Sequence[Any]) -> None:
 
 
 def _lifted(value: Any) -> Any:
-    """An argument of a translation: dtypes become names, sizes of arrays stay what they are."""
+    """An argument of a translation: dtypes become names, sizes of arrays stay unchanged."""
     return dtype_name(value) if type(value).__name__ == "dtype" else value
 
 

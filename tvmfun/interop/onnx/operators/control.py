@@ -25,7 +25,7 @@ MOST_STEPS = 4096
 
 
 class _Undecided(Exception):
-    """The condition of a loop depends on what it computes."""
+    """The condition of a loop depends on values that the loop computes."""
 
 
 @onnx.reads("If", context=True)
