@@ -242,7 +242,7 @@ def mul(x: ArrayLike, y: ArrayLike, *, out_dtype: DTypeLike | None = None) -> Ar
 
 
 def div(x: ArrayLike, y: ArrayLike) -> Array:
-    """Returns :math:`x / y`, elementwise; of integers the part before the point.
+    """Returns :math:`x / y`, elementwise; quotients of integers are truncated.
 
     Integers divided by 0 are -1, the largest number if there is no sign.
     """

@@ -217,7 +217,7 @@ def _one_small(except_where: Array, k: Array, m: Array, p: Array) -> Array:
     far = (x + s - 0.5) * tnp.log1p(s / x) - s + _stirling_remainder(x + s) - _stirling_remainder(x)
     few = tnp.where(is_large, 1.0, large)
     near = lgamma1p(tnp.where(is_large, 1.0, small) + few) - lgamma1p(few)
-    # The logarithms of the mean and of what is left of the quotient are of the size of the result.
+    # The logarithms of the mean and of the rest of the quotient are about as large as the result.
     powers = _times_log(small, tnp.where(is_large, x * own, own)) + with_other
     return powers + tnp.where(is_large, far, near) - lgamma1p(small)
 

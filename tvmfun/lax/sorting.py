@@ -37,7 +37,7 @@ def sort(
         operand: an array, or a tuple of arrays of one shape.
         dimension: the axis.
         is_stable: whether equal elements must keep their order; they always do.
-        num_keys: how many arrays of the tuple decide: the first, where that is equal the second, and so on.
+        num_keys: the number of arrays of the tuple that are keys: the first, for equal elements the second, and so on.
 
     Returns:
         An array, or a tuple of as many arrays. NaNs are last. Gradients go where the elements came from.

@@ -149,7 +149,7 @@ def _gamma_parts(a: Array, x: Array) -> tuple[Array, Array, Array, Array, Array]
 def _incomplete_gamma(a: Array, x: Array, upper: bool) -> Array:
     by_fraction, a_series, x_series, a_fraction, x_fraction = _gamma_parts(a, x)
     log_factor = log_poisson(a, x)
-    # A series of tiny terms is 1, but what it exceeds 1 by is not 0.
+    # A series of tiny terms is 1, but its excess over 1 is not 0.
     log_low = log_factor + tnp.log1p(_gamma_series(a_series, x_series, 1.0))
     high = a * tnp.exp(log_factor) * _gamma_fraction(a_fraction, x_fraction, 1.0)
     if upper:

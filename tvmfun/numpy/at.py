@@ -291,7 +291,7 @@ def _mask_of(x: Array, mask: Array) -> Array:
 
 
 def _update_mask(x: Array, mask: Array, values: Any, combine: str) -> Array:
-    """Updates where a traced mask is true, with one value: nobody knows how many indices there are."""
+    """Updates where a traced mask is true, with one value, because the number of indices is unknown."""
     values = _values(x, values)
     if values.ndim or mask.shape != x.shape[: mask.ndim]:
         raise ConcretizationError(

@@ -366,7 +366,7 @@ def wrapped(item: Any, size: int) -> Any:
 
 
 def check_mode(name: str, mode: str | None, default: str, promised: str) -> str:
-    """The treatment of indices outside the array: ``clip``, ``fill`` or ``wrap``, or ``promised`` for a promise.
+    """The treatment of indices outside the array: ``clip``, ``fill``, ``wrap``, or ``promised`` if there are none.
 
     Raises:
         ArgumentError: in the name of the function ``name``, if there is no such mode.

@@ -436,13 +436,13 @@ def _without_repeats(letters: str, x: Array) -> Term:
 
 
 def _summed(letters: str, x: Array, kept: set[str]) -> Term:
-    """Sums over the letters that nobody needs."""
+    """Sums over the letters that are not needed."""
     axes = tuple(i for i, letter in enumerate(letters) if letter not in kept)
     return ("".join(letter for letter in letters if letter in kept), sum(x, axes, x.dtype)) if axes else (letters, x)
 
 
 def _product(first: Term, second: Term, kept: set[str], sizes: dict[str, int], precision: Any) -> Term:
-    """The product of two arrays, summed over the letters that nobody needs any more."""
+    """The product of two arrays, summed over the letters that are not needed any more."""
     sides = []
     for (letters, x), (others, _) in ((first, second), (second, first)):
         letters, x = _summed(letters, x, kept.union(others))
