@@ -178,7 +178,7 @@ def exponential_decay(
     bound = tnp.maximum if decay_rate < 1 else tnp.minimum
 
     def schedule(count: ArrayLike) -> Scalar:
-        # Clipped at 0 the exponent leaves init_value as it is before the decay begins.
+        # Clipped at 0, the exponent does not change init_value before the decay begins.
         exponent = _as_float(tnp.maximum(tnp.asarray(count) - begin, 0)) / transition_steps
         value = init_value * decay_rate ** (tnp.floor(exponent) if staircase else exponent)
         return value if end_value is None else bound(value, end_value)

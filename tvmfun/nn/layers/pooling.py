@@ -284,7 +284,7 @@ class LPPool3d(_LPPool):
 
 @layer
 class AdaptiveAvgPool2d(_AdaptiveAvgPool):
-    """The means of evenly spread windows of images, as many as the result has elements.
+    """The means of evenly spread windows of images, one per element of the result.
 
     Args:
         output_size: the size of the result, one for both axes or (height, width); ``None`` to keep an axis.
@@ -328,7 +328,7 @@ class AdaptiveAvgPool3d(_AdaptiveAvgPool):
 
 @layer
 class AdaptiveMaxPool2d(_AdaptiveMaxPool):
-    """The maxima of evenly spread windows of images, as many as the result has elements.
+    """The maxima of evenly spread windows of images, one per element of the result.
 
     Args:
         output_size: the size of the result, one for both axes or (height, width); ``None`` to keep an axis.
