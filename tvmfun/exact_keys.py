@@ -1,4 +1,4 @@
-"""Keys by which compiled functions tell static values apart: 2 and 2.0 are equal, but what they compute is not."""
+"""Keys by which compiled functions tell static values apart: 2 and 2.0 are equal, but compute different results."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ __all__ = ["Manager"]
 class Manager:
     """A folder with the last few checkpoints of a training run.
 
-    A save returns immediately, and a thread writes the arrays as they are at this moment. One save at a time is
+    A save returns immediately, and a thread writes the arrays as they were at the call. One save at a time is
     under way; the next one waits for it. Use it in a ``with`` block, which waits for the last save and raises its error
     if it failed; so do :meth:`save` and :meth:`wait`. Reading methods wait as well.
 

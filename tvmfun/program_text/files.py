@@ -53,7 +53,7 @@ def save(
     Args:
         program: the Program.
         path: the file to write or replace.
-        inline: whether to replace calls that hold Python functions by what they compute.
+        inline: whether to replace calls that hold Python functions by their equations.
         arguments: the names of its arguments, if they are known.
         donated: the indices of the leaves of its arguments that may be overwritten.
         more: more entries for the manifest.

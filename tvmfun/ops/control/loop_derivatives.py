@@ -66,7 +66,7 @@ def _instantiate_zeros(tangents: Sequence[Any], like: Sequence[Any], live: Seque
 
 
 def loop_pullback(active, *operands, body, cond, length, reverse, **roles):
-    """Reverse mode: the forward loop keeps the residuals of each step; a loop in reverse order reads them. """
+    """Reverse mode: the forward loop keeps the residuals of each step; a loop in reverse order reads them."""
     if cond is not None and length is None:
         raise GradientError(
             "grad",
