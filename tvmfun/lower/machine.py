@@ -143,8 +143,8 @@ class Machine:
     def of(cls, target: Target) -> Machine:
         """Returns the machine of a target; unknown processors are assumed to have 128-bit vectors.
 
-        The caches of this machine are read from the system, and its settings may have been measured; those of others
-        are looked up by LLVM's name, and derived.
+        The caches of this machine are read from the system, and its settings may have been measured. The caches of
+        other machines are looked up by LLVM's name, and their settings are derived.
         """
         here = is_here(target)
         return _machine(str(target), here, measured(description()) if here else None)

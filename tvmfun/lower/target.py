@@ -88,7 +88,7 @@ def from_json(described: Mapping[str, Any]) -> Target:
     """The target of a file, as ``str`` wrote it.
 
     Raises:
-        TargetError: if it has other attributes than those of CPUs and GPUs, or TVM cannot make a target of it.
+        TargetError: if it has attributes that CPUs and GPUs do not have, or TVM cannot make a target of it.
     """
     host = described.get("host", {})
     unknown = [name for part in (described, host) for name in part if name not in _SAVED]

@@ -81,7 +81,7 @@ class MainFunction:
 
     Args:
         steps: the calls and stores, in order.
-        elsewhere: the kernels of other modules, those of each module together.
+        elsewhere: the kernels of other modules, grouped by module.
         local: the kernels of its own module.
         clock_slot: the slot of the table with the address of an array of ``timespec`` of libc, to which ``main`` writes
             the time before the first kernel and after each.

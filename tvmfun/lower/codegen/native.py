@@ -334,7 +334,7 @@ def _lowered(target: Target, functions: dict, optimized: bool = True) -> tuple[t
     """The lowered functions, and the workspace events of each."""
     target = llvm_options(target)
     if not optimized:
-        # Each one would become two functions for LLVM, of which only its optimizer makes use.
+        # Each one would become two functions for LLVM, which helps only its optimizer.
         functions = {name: function.with_attr(NO_ALIAS, False) for name, function in functions.items()}
     with target, tvm.transform.PassContext(opt_level=3):
         loops = _LOOPS(tirx.transform.BindTarget(target.with_host(target))(tvm.IRModule(functions)))
@@ -467,12 +467,10 @@ def _sharing(optimized: bool) -> tvm.transform.Pass:
 _HOLD = _of_bodies("tvmfun.Hold", hold, _HOLDS_FORMULAS)
 _RELEASE = _undoing("tvmfun.Release", release, _HOLDS_FORMULAS)
 
-# The passes of ``tvm.s_tir.pipeline`` that scheduled kernels for the CPU need, in its order.
-#
-# Left out are passes for GPUs and accelerators, and those that do not change our kernels, or do nothing that LLVM does
-# not do as well: hoisting, partitioning and removal of loops. Two others must not run. ``CompactBufferAllocation``
-# computes bounds of buffers, which exceed int32 with dynamic sizes. ``StorageRewrite`` merges accumulators with buffers
-# that must be in memory, so that they would not become registers.
+# The passes of ``tvm.s_tir.pipeline`` that scheduled kernels for CPUs need, in its order. Two passes must not run: with
+# dynamic sizes, ``CompactBufferAllocation`` computes bounds of buffers that exceed int32; ``StorageRewrite`` merges
+# accumulators with buffers in memory, so that they would not become registers. Other passes are left out because they
+# are for GPUs, do not change our kernels, or repeat LLVM's work.
 _LOOPS = tvm.transform.Sequential(
     [
         _HOLD,

@@ -83,7 +83,7 @@ class ModuleBuilder:
         self._callees: dict[str, tvm.ir.GlobalVar] = {}  # functions that control flow calls
         self._bindings: list[relax.VarBinding] = []
         self._values: dict[Variable, relax.Expr] = {}
-        # Kernels with dynamic sizes, and those of GPUs, have a calling convention without calls of other functions.
+        # The calling convention of GPUs and of kernels with dynamic sizes has no calls of other functions.
         is_dynamic = any(dims.is_dynamic(variable.aval.shape) for variable in program.inputs)
         self._may_call = targets.is_cpu(target) and not is_dynamic
 

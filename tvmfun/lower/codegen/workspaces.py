@@ -50,7 +50,7 @@ def events(module: tvm.IRModule, functions: Mapping[ir.GlobalVar, tirx.PrimFunc]
     """Lists the allocations and calls of each kernel, by name.
 
     Args:
-        module: the lowered kernels; those of dynamic sizes before allocations become calls.
+        module: the lowered kernels; kernels of dynamic sizes before allocations become calls.
         functions: the kernels before lowering.
         target: a CPU.
     """

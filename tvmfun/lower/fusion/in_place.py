@@ -125,7 +125,7 @@ class _Planner:
     def updates_before(
         self, kernel: Kernel, makers: Mapping[Atom, Kernel]
     ) -> Iterator[tuple[Variable, Variable, Variable]]:
-        """Yields what :meth:`carriers` does for a chain of updates of one array, the last of which is ``kernel``."""
+        """Like :meth:`carriers`, for a chain of updates of one array that ends with ``kernel``."""
         value = _updated(kernel)
         while value in makers and value not in self.kept and makers[value].equations[0].op.overwrites is not None:
             source = _updated(makers[value])

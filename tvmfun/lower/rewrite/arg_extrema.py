@@ -24,7 +24,7 @@ _SHORTEST_ROW = 32
 
 
 def compare_with_extrema(program: Program) -> Program:
-    """Returns the Program, and those in its loops and branches, with argmax and argmin of rows as two reductions.
+    """Replaces argmax and argmin of rows by two reductions, also in loops and branches.
 
     Args:
         program: without calls.

@@ -26,7 +26,7 @@ class _Draws(NamedTuple):
 
 
 def draw_once(program: Program) -> Program:
-    """Returns the Program, and those in its loops and branches, with the bits of dropout that gradients read.
+    """Adds the bits of dropout that gradients read to a Program, also in its loops and branches.
 
     An attention with the same bits reads them, too. An attention without gradients, such as one that ``checkpoint``
     computes a second time, draws in its kernel.

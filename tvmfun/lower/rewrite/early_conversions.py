@@ -16,7 +16,7 @@ from tvmfun.ops.shape import permute_dims, reshape
 
 
 def convert_early(program: Program) -> Program:
-    """Returns the Program, and those in its loops and branches, with conversions before reshapes and permutations.
+    """Moves conversions before reshapes and permutations in a Program, also in its loops and branches.
 
     A permutation moves data: the conversion moves only before that of a product, and if it is the only reader.
 

@@ -24,7 +24,7 @@ _TIMES_LARGER = 8
 
 
 def gather_early(program: Program) -> Program:
-    """Returns the Program, and those in its loops and branches, with gathers moved before pointwise operations.
+    """Moves gathers before pointwise operations in a Program, also in its loops and branches.
 
     Args:
         program: without calls.

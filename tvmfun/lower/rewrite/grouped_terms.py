@@ -20,7 +20,7 @@ from tvmfun.ops.shape import reshape
 
 
 def contract_groups(program: Program) -> Program:
-    """Returns the Program, and those in its loops and branches, with products over the axes before a reshape.
+    """Moves products before a reshape of their terms in a Program, also in its loops and branches.
 
     Args:
         program: without calls, for a CPU.

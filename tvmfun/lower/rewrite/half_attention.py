@@ -24,7 +24,7 @@ _HALF = (dtypes.float16, dtypes.bfloat16)
 
 
 def narrow_attention(program: Program) -> Program:
-    """Returns the Program, and those in its loops and branches, with the factors of attention in half precision.
+    """Narrows the factors of attention to half precision in a Program, also in its loops and branches.
 
     Results that are only converted to half precision are stored in it.
 

@@ -17,7 +17,7 @@ _HALF = (dtypes.float16, dtypes.bfloat16)
 
 
 def convert_late(program: Program) -> Program:
-    """Returns the Program, and those in its loops and branches, with changes of layout in half precision.
+    """Moves conversions from half precision after changes of layout, also in loops and branches.
 
     Args:
         program: without calls.

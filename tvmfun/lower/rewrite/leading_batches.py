@@ -22,7 +22,7 @@ _LEAST_REUSE = 8
 
 
 def lead_batches(program: Program) -> Program:
-    """Returns the Program, and those in its loops and branches, with permutations before such products.
+    """Permutes the factors of such products in a Program, also in its loops and branches.
 
     Args:
         program: without calls, for a CPU.
@@ -72,7 +72,7 @@ def _is_far(equation: Equation, side: int) -> bool:
 
 
 def _with_leading_batch(equation: Equation, side: int) -> tuple[int, ...]:
-    """The axes of a factor, those of the batch first, in their order in the product."""
+    """The axes of a factor: batch axes first, in their order in the product."""
     batch = tuple(equation.params["batch"][side])
     return (*batch, *(axis for axis in range(equation.inputs[side].aval.ndim) if axis not in batch))
 

@@ -28,7 +28,7 @@ _TIMES_LARGER = 4
 
 
 def update_slices(program: Program, target: Target) -> Program:
-    """Returns the Program, and those in its loops and branches, with updates of its inputs that can be in place.
+    """Rewrites updates of a Program's inputs so that they can be in place, also in its loops and branches.
 
     An update changes if it turns, alone or with other updates, an input of the Program into a result of it. Blocks are
     updated in loops on CPUs only: elsewhere one kernel may compute several updates, and its result is copied anyway.

@@ -32,7 +32,7 @@ _LARGEST = 2.0**128 - 2.0**120
 
 
 def split_products(program: Program, target: Target) -> Program:
-    """Returns the Program, and those in its loops and branches, with large products of rounded factors as three.
+    """Splits large products of rounded factors into three products, also in loops and branches.
 
     Args:
         program: without calls.

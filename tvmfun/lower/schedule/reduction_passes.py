@@ -52,7 +52,7 @@ def unrolled(stage: Stage, machine: Machine) -> list[Stage]:
     registers.
 
     Returns:
-        The maps, of which the last one has the output; the reduction itself if it has many terms, or one result.
+        The maps; the last one has the output. The reduction itself if it has many terms, or one result.
     """
     terms = volume(stage.reduce)
     if not stage.space or not isinstance(terms, int) or terms > _few(stage, machine):

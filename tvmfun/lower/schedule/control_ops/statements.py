@@ -429,7 +429,7 @@ class StatementBuilder:
     def _call(self, kernel: Kernel, function: tirx.PrimFunc, refs: Sequence[BufferRef]) -> tirx.Stmt | None:
         """The call of a kernel's function, or None if it must be inlined.
 
-        Kernels on few elements are inlined, and those with arguments that may overlap without being the same.
+        Kernels on few elements are inlined, and kernels whose arguments may overlap without being the same.
         """
         if all(ref.aval.size < _FEW_ELEMENTS for ref in refs):
             return None

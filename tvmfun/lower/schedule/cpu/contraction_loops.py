@@ -49,7 +49,7 @@ _FEW_PANELS = 4
 
 @dataclass(frozen=True)
 class Panel:
-    """Columns that are computed together: ``width`` from ``start`` on, of which ``valid`` exist (None: all)."""
+    """Columns that are computed together: ``width`` columns from ``start`` on; ``valid`` of them exist (None: all)."""
 
     start: Expr
     width: int
@@ -113,7 +113,7 @@ class ContractionLoops:
         self.partial = self.stage.output
         if self.blocked and self.dtype != self.stage.dtype:
             self.partial = build.scratch(self.stage.output.shape, self.dtype, "partial")
-        # Whether final sums are stored as they are, in the same way as those of earlier blocks.
+        # Whether final sums are stored without epilogues or conversion, like the sums of earlier blocks.
         self.stores_sums = not self.stage.epilogues and self.dtype == self.stage.dtype
 
     def divide(self) -> None:
@@ -539,7 +539,7 @@ class ContractionLoops:
         return self.block_number(env) == volume(self.tiling.outer) - 1
 
     def by_end(self, env: Env, write: Callable[[bool], Stmt]) -> Stmt:
-        """The statements of ``write(is_final)``: those for final sums in the last block of terms, the others before."""
+        """Statements by ``write(is_final)``: for final sums in the last block of terms, and for partial sums before."""
         if not self.blocked or self.stores_sums:
             return write(True)
         return IfThenElse(self.is_last_block(env), write(True), write(False))

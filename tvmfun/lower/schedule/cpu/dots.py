@@ -164,7 +164,7 @@ class TileDot(Dot):
         return _importing(_TILES + "".join(_block(self.name, *shape) for shape in shapes), stmt)
 
     def call(self, function: str, shape: tuple[int, int] | None, *arguments: Expr) -> Stmt:
-        """A call of a function of :meth:`with_definitions`; those of a block have its shape in their names."""
+        """A call of a function of :meth:`with_definitions`; names of a block's functions contain its shape."""
         name = "tiles" if shape is None else f"{self.name}_{shape[0]}x{shape[1]}"
         arguments = tuple(build.cast(x, "int32") if _is_integer(x) else x for x in arguments)
         return tirx.Evaluate(tirx.call_extern("int32", f"{PREFIX}{name}_{function}", *arguments))

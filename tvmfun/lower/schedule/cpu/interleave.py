@@ -1,9 +1,9 @@
-"""Interleaved accesses of maps, in LLVM's sense: vectors that are taken apart and put together by shuffles.
+"""Interleaved accesses of maps, in LLVM's sense: vectors that shuffles split and combine.
 
 A map whose neighbouring results come from different formulas, such as a stack along a new last axis or the gradient of
 ``x[::2]``, is computed as one map for each of them, whose vectors are interleaved before they are stored. Loads at a
-distance of a few elements are read as whole vectors, of which each takes its elements. Where formulas alternate along
-other axes, as in the gradient of a convolution with strides, each map stores its own rows.
+distance of a few elements are read as whole vectors, from which each map takes its elements. If formulas alternate
+along other axes, as in the gradient of a strided convolution, each map stores its own rows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Indices of maps that are read from an array and are the same along a row, as those of an embedding."""
+"""Indices of maps that are read from an array and are the same along a row, such as the indices of an embedding."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _ROWS = """
   }
 """
 
-# The positions of the registers of tensor cores; ``score`` and ``sum`` number those of scores and of sums.
+# The positions of the registers of tensor cores; ``score`` and ``sum`` number the registers of scores and of sums.
 _TENSOR_CORES = """
   static constexpr int R = 2 * M, C = COLUMNS / 4, D = DEPTH / 4, LANES = 4, NEIGHBOURS = 2;
   static __device__ __forceinline__ int column(int c) { return c / 2 * 8 + threadIdx.x % 4 * 2 + c % 2; }
@@ -277,7 +277,7 @@ def functions(format: str, columns: int, depth: int, warpgroups: bool) -> str:
 
 
 def definitions(format: str, columns: int, depth: int, warpgroups: bool) -> str:
-    """The definitions of the device functions that they call; the arguments are those of :func:`functions`."""
+    """The definitions of the device functions that they call; the arguments are as for :func:`functions`."""
     if format == "float32":
         return ""
     if not warpgroups:

@@ -236,7 +236,7 @@ def _cast(kind: str, name: str) -> str:
 
 
 def _strides(shape: tuple[int, ...]) -> list[int]:
-    """The distances of elements along the axes; 0 along those of size 1, which are broadcast."""
+    """The distances of elements along the axes; 0 along axes of size 1, which are broadcast."""
     return [0 if size == 1 else math.prod(shape[i + 1 :]) for i, size in enumerate(shape)]
 
 

@@ -166,7 +166,7 @@ class SummedMaps:
         )
 
     def _rows(self, total: Buffer, spread: Spread, at: tuple[Expr, Expr, Expr], is_column: Expr | None) -> Stmt:
-        """The maps of a thread's rows, of which the terms are added to the totals.
+        """The maps of a thread's rows, whose terms are added to the totals.
 
         Args:
             total: the totals of a thread.

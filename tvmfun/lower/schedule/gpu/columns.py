@@ -103,7 +103,7 @@ def _in_vectors(stage: Stage, width: int) -> Stmt:
         mine = tirx.EQ(row, 0) if whole else tirx.all(tirx.EQ(row, 0), point < count)
 
         def steps(numbers: Sequence[Expr], is_inside: bool = True) -> Stmt:
-            """Adds the terms of some rows, all of which are read first."""
+            """Adds the terms of some rows, which are all read first."""
             before, after = [], []
             for number in numbers:
                 position = number * _ROWS + row

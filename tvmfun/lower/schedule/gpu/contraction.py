@@ -47,8 +47,8 @@ _INT = "int32"
 def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | None:
     """Returns the kernel as a tiled product, with everything else in it as its epilogue; None if it is not one.
 
-    Products of float16 and of bfloat16 use tensor cores, which sum in float32; so do those of float32 whose attribute
-    ``tvmfun.precision`` allows tf32. The others are exact.
+    Products of float16 and bfloat16 use tensor cores, which sum in float32; so do products of float32 whose attribute
+    ``tvmfun.precision`` allows tf32. Other products are exact.
     """
     return schedule_in_place(function, target, ())
 

@@ -184,7 +184,7 @@ class Reducer:
         )
 
     def exchange_columns(self, column: Expr, row: Expr, columns: int, rows: int) -> Stmt:
-        """Combines the totals of each column's threads, a power of two; those of the first row get the result."""
+        """Combines the totals of each column's threads, a power of two; threads of the first row get the result."""
         slots = [shared([rows, columns], dtype, "partial") for dtype in self.dtypes]
         pairs = list(zip(slots, self.totals, strict=True))
         stmts: list[Any] = [*map(AllocBuffer, slots)]

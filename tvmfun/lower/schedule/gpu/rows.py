@@ -136,7 +136,7 @@ class _Rows:
         return lanes
 
     def _vector_loads(self, stage: Stage) -> list[ir.TensorLoad]:
-        """The loads of which neighbours of a row read neighbours of an array, from an aligned element on."""
+        """The loads that read neighbours of a row from neighbours of an array, starting at an aligned element."""
         return vectors.row_loads(stage.value, self.rest(stage)[-1], stage.domain)
 
     def _stores_vectors(self, stage: Stage) -> bool:
@@ -184,7 +184,7 @@ class _Rows:
         return True
 
     def may_overwrite(self, source: Buffer, output: Buffer) -> bool:
-        """Whether each thread reads its elements of an input, and no others, before it stores those of an output."""
+        """Whether each thread reads its elements of an input, and no others, before it stores elements of an output."""
         position, writer = next((i, stage) for i, stage in enumerate(self.stages) if stage.output.same_as(output))
         if not is_map(writer) or not self.rest(writer) or not _are_axes(writer.index, writer.space):
             return False
@@ -516,7 +516,7 @@ class _Rows:
             return found if lanes == 1 else {**found, last.var: found[coarse.var] * lanes + k}
 
         def steps(numbers: Sequence[Expr], is_inside: bool = False) -> Stmt:
-            """The statements for some vectors, all of which are loaded first."""
+            """The statements for some vectors, which are all loaded first."""
             parts = [self._vector(run, stored, number * self.team + lane, here, exists) for number in numbers]
             computed = [
                 body(here(number * self.team + lane, k), RowElement(number * lanes + k, k, part.loads, part.stores))

@@ -274,7 +274,7 @@ class _Product:
         return lines
 
     def _load(self, pointer: str, size: int) -> str:
-        """The load of a vector, of which only some elements may exist."""
+        """The load of a vector; only some elements may exist."""
         lanes, item = self.product.lanes, self.item
         if size >= lanes:
             return f"load {self.vector}, ptr {pointer}, align {item}"
@@ -309,7 +309,7 @@ class _Product:
         return "sums", (i * product.sums_row + j * product.lanes) * self.item, size
 
     def _added(self) -> list[str]:
-        """The sums with those in memory."""
+        """Adds the sums in memory to the sums in registers."""
         lines, lanes = [], self.product.lanes
         for k in self.all:
             pointer, offset, size = self._at(k)

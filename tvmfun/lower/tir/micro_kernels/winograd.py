@@ -141,7 +141,7 @@ class WinogradTransform:
         Args:
             result: the load of the first element of the results.
             source: the load of an element of the array that the square is part of.
-            vectors: the number of vectors of channels, a multiple of those of a panel.
+            vectors: the number of vectors of channels, a multiple of the vectors of a panel.
             start: the elements from ``source`` to the start of the square, which may be outside.
             inside: the rows and columns that exist, if parts of the square may not.
             parts: the number of squares to add up, if there are several.
