@@ -134,7 +134,7 @@ class TargetError(TvmfunError, RuntimeError):
 class ExportError(TvmfunError, RuntimeError):
     """A function that cannot be exported, or an exported one that cannot be loaded or run."""
 
-    #: Of an exported function: a name of ``tvmfun_status`` in ``step.h``, such as ``"DAMAGED_FILE"``.
+    #: For an exported function: a name of ``tvmfun_status`` in ``step.h``, such as ``"DAMAGED_FILE"``.
     status: str = ""
 
 

@@ -150,7 +150,7 @@ class Compiled(Immutable):
         >>> step.lower(w, x).compile().memory_analysis()
         MemoryAnalysis(arguments=10240, outputs=0, aliased=2048, temporaries=1024, workspaces=...)
 
-        Of a function with a dynamic batch, for one of its sizes:
+        For a function with a dynamic batch, at one size:
 
         >>> w, x = tvmfun.ShapeDtype((64, 8), "float32"), tvmfun.ShapeDtype(("b", 64), "float32")
         >>> step.lower(w, x).compile().memory_analysis({"b": 16})

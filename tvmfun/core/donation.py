@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 #: argument at a position, and the ids of the arrays. An array looks up its own id, which is unique because it is alive.
 Donation = tuple[Callable[[int], str], list[int]]
 
-#: Of several concurrent calls with the same donated arrays, one gets all of its arrays.
+#: Guards claims: if concurrent calls donate the same arrays, one of them gets all its arrays.
 CLAIMS = RLock()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=CLAIMS.acquire, after_in_parent=CLAIMS.release, after_in_child=CLAIMS.release)

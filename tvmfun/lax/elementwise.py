@@ -224,7 +224,7 @@ def shift_right_logical(x: ArrayLike, y: ArrayLike) -> Array:
 
 
 def _shift_right(name: str, x: Any, y: Any, kinds: tuple[np.dtype, ...]) -> Array:
-    """Shifts the bits as those of one of the ``kinds``."""
+    """Shifts the bits as integers of one of the ``kinds``."""
     x, y = operands(name, x, y)
     own = dtypes.NAMES[x.dtype]
     if x.dtype in kinds or not dtypes.is_integer(x.dtype):

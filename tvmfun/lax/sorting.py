@@ -78,7 +78,7 @@ def top_k(operand: NestedArrayLike, k: int, *, axis: int = -1) -> tuple[Array, A
         axis: the axis.
 
     Returns:
-        ``(values, indices)``. Of equal elements the first comes first; NaNs are larger than numbers.
+        ``(values, indices)``. Equal elements keep their order; NaNs are larger than numbers.
 
     Raises:
         ArgumentError: if there are fewer elements.

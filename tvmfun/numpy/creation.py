@@ -94,7 +94,7 @@ def asarray(a: Any, dtype: Any = None, order: Any = None, *, copy: bool | None =
         a: an array of any library that supports DLPack or ``__array__``, a number, or nested sequences.
         dtype: of the result. By default that of ``a``; Python numbers become bool, int32 or float32.
         order: for NumPy: ``"K"``, ``"A"`` or ``"C"``; all arrays are in row-major order.
-        copy: True for a buffer of its own, which nobody else can donate; False to insist on sharing memory, which
+        copy: True for a buffer of its own, which no one else can donate; False to insist on sharing memory, which
             works for arrays of this library only.
         device: the device of the result; by default the CPU.
 
@@ -218,7 +218,7 @@ def array(
 
 
 def copy(a: NestedArrayLike, order: str | None = None) -> Array:
-    """Returns the array with a buffer of its own, which nobody else can donate; see :func:`asarray` for ``order``."""
+    """Returns the array with a buffer of its own, which no one else can donate; see :func:`asarray` for ``order``."""
     return asarray(a, None, order, copy=True)
 
 

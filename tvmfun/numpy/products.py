@@ -236,7 +236,7 @@ def outer(a: NestedArrayLike, b: NestedArrayLike, out: None = None) -> Array:
 def inner(
     a: NestedArrayLike, b: NestedArrayLike, *, precision: Any = None, preferred_element_type: DTypeLike | None = None
 ) -> Array:
-    """Returns the products over the last axes of both arrays; those of numbers are plain."""
+    """Returns the products over the last axes of both arrays; numbers are multiplied."""
     a, b = factors("inner", a, b, precision=precision, preferred_element_type=preferred_element_type)
     if not a.ndim or not b.ndim:
         return multiply(a, b)
@@ -277,7 +277,7 @@ def kron(a: NestedArrayLike, b: NestedArrayLike) -> Array:
 def cross(
     a: NestedArrayLike, b: NestedArrayLike, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None
 ) -> Array:
-    """Returns the vector products along an axis of size 3; the other axes broadcast. Of size 2, their third element.
+    """Returns the vector products along an axis of size 3, or their third elements for size 2; other axes broadcast.
 
     Args:
         a: the left vectors.

@@ -112,7 +112,7 @@ def _common_dtype(values: Sequence[Any]) -> np.dtype | None:
 
 def operands(name: str, *values: Any, floating: bool = False, numeric: bool = False) -> list[Array]:
     """The values in the dtype they promote to; integers become floats if ``floating``, bools int32 if ``numeric``."""
-    # Most operands, above all those of derivative rules, have one dtype: that is seen faster than computed.
+    # Most operands, above all in derivative rules, have one dtype: checking that is faster than promotion.
     dtype, weak = _common_dtype(values), True
     if dtype is None:
         values = tuple(operand(name, value) for value in values)

@@ -97,7 +97,7 @@ def correlate(
 ) -> Array:
     r"""Returns :math:`\sum_k x_{n+k} v_k` for vectors, in floats unless another dtype is asked for.
 
-    The arguments are those of :func:`convolve`.
+    The arguments are as for :func:`convolve`.
     """
     a, v = factors("correlate", a, v, precision=precision, preferred_element_type=preferred_element_type)
     return _sliding_products("correlate", a, v, mode, turned=False, floating=preferred_element_type is None)

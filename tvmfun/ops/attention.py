@@ -510,5 +510,5 @@ attention_gradients = register(
 #: ``dropout_bits(dropout_key, shape=, rate=, causal=)``: which weights of scores of the shape (B, N, T, S) dropout
 #: keeps, as uint32 of shape (B, N, T, ceil(S / 32)): an eighth of a byte per pair, a sixteenth of bfloat16 scores. Bit
 #: ``s % 32`` of word ``s // 32`` is set if the weight of the pair (t, s) is kept. Bits from S on are 0, and, if
-#: ``causal``, so are words of which a query sees no key.
+#: ``causal``, so are words without a key that the query sees.
 dropout_bits = register(Op("dropout_bits", "opaque", _bits_shape, _bits, (None,), batch=_bits_batch))

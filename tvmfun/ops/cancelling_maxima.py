@@ -91,7 +91,7 @@ def _cancels(program: Program, i: int) -> bool:
 
 # -- rules -----------------------------------------------------------------------------------------------------------
 
-#: The dependence of an equation's result for those of its arguments; None where there is none.
+#: The dependence of an equation's result, given the dependences of its arguments; None where there is none.
 _Rule = Callable[[Equation, list[_Dependence | None]], _Dependence | None]
 
 

@@ -149,7 +149,7 @@ def _scatter_over(axis_name, count, batched, x, *, axis_names, size, axis, tiled
     return move_front(x, axis)
 
 
-#: ``psum_scatter(x, axis_names=, size=, axis=, tiled=)``: the sum over all examples, of which each gets its part.
+#: ``psum_scatter(x, axis_names=, size=, axis=, tiled=)``: the sum over all examples; each gets its part.
 psum_scatter = _collective(
     "psum_scatter",
     _scatter_shape,

@@ -179,7 +179,7 @@ def _searchsorted(x: ShapeDtype, values: ShapeDtype, *, side: str, batch: int = 
             T.buffer_store(result, low[0], list(point))
 
         def search_in_step(point):
-            # The same steps for all values, without branches, of which half are predicted wrong: vectors of values
+            # The same steps for all values, without branches, half of which would be mispredicted: vectors of values
             # are searched together. It takes longer to compile.
             low = T.sblock_alloc_buffer((1,), "int32", scope="local")
             T.buffer_store(low, int32(0), [0])

@@ -137,8 +137,8 @@ def _maximum(dtype: str) -> Callable[[Callable[[Any], Any]], Any]:
     return of_chunk
 
 
-#: ``top_k_indices(x, k=)``: the indices of the ``k`` largest elements of each row, the largest first. Of equal elements
-#: the first comes first; NaNs are larger than numbers.
+#: ``top_k_indices(x, k=)``: the indices of the ``k`` largest elements of each row, the largest first. Equal elements
+#: keep their order; NaNs are larger than numbers.
 top_k_indices = register(
     Op(
         "top_k_indices",

@@ -260,7 +260,7 @@ def join_schedules(schedules: Sequence[Schedule], boundaries: Sequence[int]) -> 
 def piecewise_interpolate_schedule(
     interpolate_type: str, init_value: Scalar, boundaries_and_scales: Mapping[int, Scalar] | None = None
 ) -> Schedule:
-    """Interpolation between boundaries, at each of which the value is multiplied by a scale.
+    """Interpolation between boundaries; at each one the value is multiplied by a scale.
 
     From ``a`` to ``b`` it goes along ``a + (b - a) * x``, or along ``b + (a - b) * (1 + cos(pi * x)) / 2``, where
     ``x`` is the fraction of the steps between the two boundaries that have passed.

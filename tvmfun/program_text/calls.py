@@ -25,7 +25,7 @@ def _use(atom: Atom, known: dict[Variable, Atom]) -> Atom:
 
 
 def _expanded(equations: tuple[Equation, ...], known: dict[Variable, Atom]) -> Iterator[Equation]:
-    """The equations with new variables, which are added to ``known``, and those of calls in place of calls."""
+    """The equations with new variables, which are added to ``known``, and with calls replaced by their equations."""
     for equation in equations:
         inputs = tuple(_use(atom, known) for atom in equation.inputs)
         called = equation.params.get("program")

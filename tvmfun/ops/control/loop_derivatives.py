@@ -220,7 +220,7 @@ def _depending(program: Program, sources: Collection[Variable]) -> list[bool]:
 def _without_zeros(linear: Program, live: Sequence[bool]) -> Program:
     """Removes zero inputs of a Program that is linear in its last ones; also returns the outputs that are then zero.
 
-    Its other inputs are those of ``linear`` that it still needs.
+    Its other inputs are the inputs of ``linear`` that it still needs.
     """
     count = len(linear.inputs) - len(live)
 

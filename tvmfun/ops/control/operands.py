@@ -20,7 +20,7 @@ class LoopOperands(NamedTuple):
         count: the number of steps, if it is an operand; otherwise empty.
         consts: loop-invariant values.
         carry: what the first step gets, and every step returns for the next.
-        xs: arrays of which each step gets one row.
+        xs: arrays; each step gets one row.
     """
 
     count: Any

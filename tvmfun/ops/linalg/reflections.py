@@ -32,7 +32,7 @@ from tvmfun.ops.linalg.strips import (
 class Reflections:
     """Reflections ``1 - tau v v^T``, the vectors in the columns of a matrix.
 
-    The product of those of a strip is ``1 - v t v^T`` with an upper triangular ``t`` (Schreiber and Van Loan,
+    The product of a strip's reflections is ``1 - v t v^T`` with an upper triangular ``t`` (Schreiber and Van Loan,
     "A storage-efficient WY representation for products of Householder transformations", 1989).
 
     Args:

@@ -51,7 +51,7 @@ def _to_integer(x: Any, dtype: str) -> Any:
 
 
 def _constant(x: Any) -> float | None:
-    """The value of a float that is constant; TVM has those of bfloat16 as conversions."""
+    """The value of a constant float; TVM represents bfloat16 constants as conversions."""
     if isinstance(x, tirx.Cast) and isinstance(x.value, tirx.FloatImm) and dtype_name(x) == "bfloat16":
         return float(dtypes.canonical("bfloat16").type(x.value.value))
     return x.value if isinstance(x, tirx.FloatImm) else None

@@ -90,7 +90,7 @@ def _concat(*xs: Any, axis: int = 1) -> Any:
 
 @onnx.reads("Split", static=(1,), context=True)
 def _split(call: Call, x: Any, split: Any = None, *, axis: int = 0, num_outputs: int | None = None) -> Any:
-    """Parts of given sizes, or equal ones, of which the last may be smaller."""
+    """Parts of given sizes, or equal parts with a last one that may be smaller."""
     count, n = len(call.node.outputs), x.shape[axis]
     each = -(-n // count)
     sizes = ints(split) if split is not None else [max(min(each, n - i * each), 0) for i in range(count)]
