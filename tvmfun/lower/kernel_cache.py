@@ -1,4 +1,4 @@
-"""Scheduled kernels by their text: layers of a network share them, and so do Programs."""
+"""Scheduled kernels by their text: layers of a network share them, and Programs, too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Targets: resolution of what users pass, and the target of this machine."""
+"""Targets: resolution of users' arguments, and the target of this machine."""
 
 from __future__ import annotations
 

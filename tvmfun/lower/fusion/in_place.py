@@ -88,7 +88,7 @@ class _Planner:
                 self.viewed[kernel.outputs[0]] = self.viewed.get(argument, argument)
         self.last_use = {self.viewed.get(atom, atom): i for i, kernel in enumerate(kernels) for atom in kernel.inputs}
         self.returned = set(program.outputs)
-        # A value that is returned as it is, or as a view, must not be overwritten.
+        # A value that is returned unchanged, or as a view, must not be overwritten.
         self.kept = {self.viewed.get(atom, atom) for atom in self.returned}
         self.donated = {program.inputs[i] for i in donated} - self.kept
         self.carried: dict[Variable, list[tuple[Variable, Variable]]] = {}

@@ -40,7 +40,7 @@ _SMALLER = 64
 def align_columns(program: Program) -> Program:
     """Returns the Program with aligned rows in products of many columns, and in maps of these.
 
-    Programs in its loops and branches stay as they are.
+    Programs in its loops and branches do not change.
 
     Args:
         program: without calls, for a GPU.

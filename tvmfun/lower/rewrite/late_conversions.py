@@ -1,4 +1,4 @@
-"""Conversions from half precision, moved after changes of layout, and conversions back, left out.
+"""Conversions from half precision, moved after changes of layout; conversions back are removed.
 
 A change of layout then moves half the bytes, and each kernel that needs float32 converts what it reads.
 """

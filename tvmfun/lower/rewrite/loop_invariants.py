@@ -15,7 +15,7 @@ from tvmfun.ops.pointwise import astype
 
 # The kinds of ops that may move. A while loop may have no step, so it keeps ops that take long.
 _MOVABLE = ("pointwise", "injective", "reduction", "contraction")
-# The kinds of ops that read arrays, whatever computes them.
+# The kinds of ops that always read stored arrays.
 _READERS = ("contraction", "control", "opaque")
 # Values stay in the loop if they are more than this many times larger than the constants they are computed from.
 _GROWTH = 2

@@ -28,7 +28,7 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 # The bits of infinity in float32 and float64.
 _INFINITIES = (0x7F800000, 0x7FF << 52)
-# The comparison that is false where this one is true, or an operand is NaN, or the other way round.
+# The comparison that is false where this one is true or an operand is NaN, and vice versa.
 _OPPOSITES = {tirx.GT: tirx.LE, tirx.LT: tirx.GE}
 # The floats in which numbers pass a fence, by their types.
 _FENCED = {
@@ -41,7 +41,7 @@ _FENCED = {
 }
 # Calls that TVM vectorizes although their operators do not say so.
 _VECTORS = ("tirx.reinterpret",)
-# LLVM and CUDA have it for vectors, but TVM would make a loop over the lanes of what is around it.
+# LLVM and CUDA have it for vectors, but TVM would turn the statement around it into a loop over lanes.
 tvm.ir.register_op_attr("tirx.nearbyint", "TVectorizable", True)
 
 

@@ -236,7 +236,7 @@ class _Instance:
                 self._run(bodies[min(max(self._number(step, table), 0), len(bodies) - 1)], table)
 
     def _number(self, step: While | Branch, table: list[int]) -> int:
-        """The number that decides what runs next."""
+        """The number that decides which steps run next."""
         address, nbytes = condition_of(step)
         return read_number(table[address.slot] + address.offset, nbytes, self._stream)
 

@@ -359,7 +359,7 @@ class Nvcc:
         return Image(cubin.read_bytes(), usage)
 
     def _run(self, command: Sequence[object], errors: bool = False, arch: str = "") -> str:
-        """Runs a program and returns what it prints, to the standard output or to that of errors."""
+        """Runs a program and returns its output or its error output."""
         try:
             done = subprocess.run(list(map(str, command)), capture_output=True, text=True, errors="replace")
         except OSError as error:

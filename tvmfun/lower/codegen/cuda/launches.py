@@ -152,7 +152,7 @@ def _kernels(steps: Sequence[Step]) -> list[str]:
 
 
 def _depends_on_data(steps: Sequence[Step]) -> bool:
-    """Whether a number in the device's memory decides what is launched."""
+    """Whether a number in the device's memory decides which launches run."""
     return any(
         isinstance(step, While | Branch) or (isinstance(step, Repeat) and _depends_on_data(step.body)) for step in steps
     )

@@ -68,7 +68,7 @@ class ContractionLoops:
     """Builds one contraction's loops, from the tasks inwards to the register tile.
 
     Args:
-        contraction, tiling: what is computed, and the sizes of the tiles.
+        contraction, tiling: the contraction, and the sizes of its tiles.
         prefix: the number of leading axes that loops around it have bound.
         tasks: the least number of tasks, if possible.
         machine: the processor.

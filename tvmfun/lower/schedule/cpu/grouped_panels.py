@@ -27,7 +27,7 @@ class GroupedLoops(ContractionLoops):
     """Loops in which a task packs a group of panels that together take a single panel's share of L2.
 
     A single panel is a narrow strip of the output: each row of a tile is on another page, and the prefetcher follows
-    none of them. A group has longer pieces of each row, of the output and of what the epilogues read, and the rows of
+    none of them. A group has longer pieces of each row, of the output and of the epilogues' inputs, and the rows of
     the left operand stay in L1 meanwhile.
     """
 

@@ -84,7 +84,7 @@ class Tiling:
 
     @property
     def depth(self) -> int:
-        """The elements of a head, padded with zeros to what the instructions need."""
+        """The elements of a head, padded with zeros to a size that the instructions support."""
         unit = 64 if self.warpgroups else UNITS[self.format]
         return math.ceil(self.width / unit) * unit
 
@@ -115,7 +115,7 @@ class Tiling:
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of a block: what it holds, two tiles of two matrices, and two numbers per row of these."""
+        """Shared memory of a block: its rows, two tiles of two matrices, and two numbers per row of these."""
         return self.held * self.held_bytes + 4 * self.tile_bytes + 4 * self.columns * 4
 
 

@@ -29,7 +29,7 @@ _MOST_LANES = 4
 
 @dataclass(frozen=True, eq=False)
 class ColumnSum:
-    """A sum over the rows of what a product, or maps, compute.
+    """A sum over the rows of results of a product, or of maps.
 
     Args:
         stage: the reduction.

@@ -254,7 +254,7 @@ class _Kernel:
             return build.seq(self._boxes(env, (row, column), term, shared, step), *stmts)
 
         def finish(step: Expr) -> Stmt | None:
-            """Stores what was computed in registers."""
+            """Stores the elements that were computed in registers."""
             stores = [
                 loader.store(held[0], shared, stage(step) + offset)
                 for (loader, _, offset), held in zip(sides, registers, strict=True)

@@ -1,4 +1,4 @@
-"""Launches: grids of thread blocks, and what the threads of a block do together."""
+"""Launches: grids of thread blocks, and the memory and barriers that a block's threads share."""
 
 from __future__ import annotations
 

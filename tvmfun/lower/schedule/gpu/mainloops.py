@@ -1,4 +1,4 @@
-"""Main loops of matrix products: what the threads of a block do with two tiles in shared memory.
+"""Main loops of matrix products: how the threads of a block multiply two tiles in shared memory.
 
 A :class:`MainLoop` is the interface of a provider: it says which tiles it takes and in which layout, and writes the
 device functions that multiply two tiles and that move the sums to shared memory. Loading tiles and storing results,

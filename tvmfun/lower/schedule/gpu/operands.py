@@ -154,7 +154,7 @@ class TileLoader:
         return build.seq(*stmts)
 
     def _moved(self, function: str, to: Expr, at: Env, exists: Expr) -> Stmt:
-        """The call that moves a vector of an operand that is stored as it is multiplied, or zeros."""
+        """The call that copies a vector of an operand without conversion, or zeros."""
         load = self.reading.source
         if self.reading.condition is not None:
             exists = tirx.And(exists, build.substitute(self.reading.condition, at))

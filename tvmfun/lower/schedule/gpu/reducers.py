@@ -32,7 +32,7 @@ _WIDE = {
 
 @dataclass(frozen=True, eq=False)
 class ArgStage(Stage):
-    """A reduction to the position of an extremum: ``value`` is what is compared, the output is its position.
+    """A reduction to the position of an extremum: ``value`` is compared, the output is its position.
 
     Args:
         position: the position of a term.

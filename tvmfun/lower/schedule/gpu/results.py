@@ -76,7 +76,7 @@ class Epilogue:
         fill: Callable[[Buffer], Stmt],
         keep: Mapping[Buffer, Callable[[Buffer], Stmt]] = MappingProxyType({}),
     ) -> Stmt:
-        """The statements for ``width`` neighbours. Results are stored last, as they may be written over what is read.
+        """The statements for ``width`` neighbours. Results are stored last, as they may be written over inputs.
 
         Args:
             env: the position on the batch axes.

@@ -325,7 +325,7 @@ class _Rows:
         return build.substitute(value, {a.var: b.var for a, b in zip(theirs, mine, strict=True)})
 
     def _reading(self, stage: Stage, copy: Stage) -> Stage:
-        """The stage with loads of a copy instead of what it copies."""
+        """The stage with loads of a copy instead of the original."""
         if not same_extents(self.rest(stage), self.rest(copy)) or not self.rest(stage):
             return stage
         own = (*stage.space[: self.prefix], *self.rest(stage))[-len(copy.index) :]

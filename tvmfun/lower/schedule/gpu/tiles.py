@@ -193,7 +193,7 @@ def most_shared(arch: str) -> int:
 
 
 def shared_bytes(tile: Tile, dtype: str) -> int:
-    """The shared memory that a block needs at most, whatever the layout of the operands."""
+    """The most shared memory that a block needs for any layout of the operands."""
     layouts = [(False, False)] if dtype == "float32" else [(True, True), (True, False), (False, True), (False, False)]
     return max(tile.loop(dtype, *layout).shared_bytes for layout in layouts)
 
@@ -240,7 +240,7 @@ def _assumed(tile: Tile, dtype: str, blocks: int, steps: int, processor: Machine
     Small tiles read shared memory more often per multiplication.
     """
     size = _size(dtype)
-    # The pipeline fills first, which takes the latency of memory: steps of 64 bytes, whatever the depth is.
+    # The pipeline fills first, which takes the latency of memory: steps of 64 bytes, for any depth.
     filled = steps + tile.stages * 64 / (tile.depth * size)
     # Shared memory feeds a team's fragments: the larger its tile, the more each element is used.
     reuse = tile.team_rows * tile.team_columns / (tile.team_rows + tile.team_columns)

@@ -73,7 +73,7 @@ class Format:
         return tirx.reinterpret(self.vector(self.dtype), bits)
 
     def as_computed(self, value: Expr, name: Name) -> Expr:
-        """A rounded value as its bits, so that TVM does not simplify what depends on it as if it were exact."""
+        """A rounded value as its bits, so that TVM does not simplify formulas of it as if it were exact."""
         return self.of_integer(name(self.as_integer(value)))
 
     def of_exponent(self, biased: Expr) -> Expr:
