@@ -67,7 +67,7 @@ def _flatten(values: Any) -> tuple[list[Any], Any]:
 
 
 def _words(leaf: Any) -> Any:
-    """The words of typed keys of JAX; other leaves as they are."""
+    """The words of JAX's typed keys; other leaves are unchanged."""
     if is_key(leaf):
         from jax import random
 
@@ -83,7 +83,7 @@ def _type(leaf: Any) -> tuple[tuple[int, ...], str, bool]:
 
 
 def _traced(function: Callable, structure: Any, types: tuple) -> tuple[Callable, Callable]:
-    """The function of leaves, and what makes a tree of its results."""
+    """The function of leaves, and the function that turns its results into a tree."""
     import jax
 
     leaves = [jax.ShapeDtypeStruct(shape, dtype, weak_type=weak) for shape, dtype, weak in types]

@@ -259,7 +259,7 @@ def _typed(value: Any, expected: Any, node: Any) -> Any:
 
 
 def stopped_where_no_grad(graph_module: Any) -> None:
-    """Marks what regions under ``torch.no_grad`` compute as detached: decompositions inline these regions."""
+    """Marks the results of regions under ``torch.no_grad`` as detached: decompositions inline these regions."""
     import torch
 
     graph = graph_module.graph

@@ -31,7 +31,7 @@ def _table(dtype: np.dtype) -> np.ndarray:
 
 
 def decoded(x: Any) -> Any:
-    """The elements of a narrow array in single precision; other arrays as they are."""
+    """The elements of a narrow array in single precision; other arrays are unchanged."""
     return tnp.take(tnp.asarray(_table(x.dtype)), tnp.astype(x.bits, "int32")) if isinstance(x, Narrow) else x
 
 

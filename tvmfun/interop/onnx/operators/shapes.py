@@ -204,7 +204,7 @@ def _center_crop_pad(x: Any, shape: np.ndarray, *, axes: list[int] | None = None
 
 @onnx.reads("ReverseSequence")
 def _reverse_sequence(x: Any, lengths: Any, *, batch_axis: int = 1, time_axis: int = 0) -> Any:
-    """The first elements of each sequence in reverse order, the others as they are."""
+    """Reverses the first elements of each sequence, and keeps the others."""
     moved = tnp.moveaxis(x, (batch_axis, time_axis), (0, 1))
     times = tnp.arange(moved.shape[1], dtype=lengths.dtype)
     index = tnp.where(times < lengths[:, None], lengths[:, None] - 1 - times, times)
