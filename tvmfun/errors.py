@@ -89,7 +89,7 @@ class CheckpointError(TvmfunError, ValueError):
 
 
 class DataError(TvmfunError, ValueError):
-    """Training data that is missing, damaged, or not what a state was saved with."""
+    """Training data that is missing, damaged, or differs from the data that a state was saved with."""
 
 
 class ConcretizationError(TvmfunError, TypeError):

@@ -77,7 +77,7 @@ def _compared_fields(kind: type) -> list[str]:
 
 
 def structure_key(structure: Structure) -> tuple[Hashable, ...]:
-    """Returns the exact keys of what a structure holds besides its nodes: static data, and keys that are not text."""
+    """Returns the exact keys of a structure's data besides its nodes: static data, and keys that are not text."""
     found: list[Hashable] = []
 
     def visit(_: Any, data: Any, __: Any) -> None:

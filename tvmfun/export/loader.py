@@ -123,7 +123,7 @@ def _checked(path: str | os.PathLike[str]) -> tuple[str, dict[str, Any]]:
 
 
 def _check_manifest(manifest: Mapping[str, Any]) -> None:
-    """Checks the leaves and trees; raises any error of Python if they are not what an export writes."""
+    """Checks the leaves and trees; raises any error of Python if they differ from an export's form."""
     for kind, tree, others in (("inputs", "arguments", "outputs"), ("outputs", "results", "inputs")):
         leaves = [_leaf(entry) for entry in manifest[kind]]
         if _leaf_count(manifest[tree]) != len(leaves):

@@ -260,7 +260,7 @@ def div(x: ArrayLike, y: ArrayLike) -> Array:
 
 
 def rem(x: ArrayLike, y: ArrayLike) -> Array:
-    """Returns what :func:`div`, rounded towards 0, leaves: with the sign of :math:`x`, elementwise.
+    """Returns the remainder of :func:`div`, rounded towards 0, with the sign of :math:`x`, elementwise.
 
     Integers divided by 0 are left as they are.
     """

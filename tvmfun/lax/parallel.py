@@ -1,4 +1,4 @@
-"""Collectives: what the examples of an axis that ``vmap`` gave a name exchange."""
+"""Collectives: exchanges between the examples of an axis that ``vmap`` gave a name."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ class At:
         """Returns ``x[index]``.
 
         Args:
-            mode: what becomes of indices outside the array: ``"clip"`` gives the nearest element, ``"fill"`` or
+            mode: the treatment of indices outside the array: ``"clip"`` gives the nearest element, ``"fill"`` or
                 ``"drop"`` gives ``fill_value``. By default it is as for ``x[index]``.
             fill_value: by default NaN, for integers the one farthest from 0.
             promises: ``unique_indices`` and ``indices_are_sorted``, which make no difference.

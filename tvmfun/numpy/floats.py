@@ -145,7 +145,7 @@ def ldexp(x1: ArrayLike, x2: ArrayLike, /) -> Array:
 
 
 def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Array:
-    """Returns the array with numbers instead of NaN and infinities; integers stay as they are.
+    """Returns the array with numbers instead of NaN and infinities; integers do not change.
 
     Args:
         x: the array.

@@ -138,7 +138,7 @@ def static_integer(item: Any, axis: int, x: Array) -> int:
 
 
 def outside_as_arrays(x: Array, items: list[Any]) -> list[Any]:
-    """An index in which integers outside of their axes are arrays, for which a mode says what becomes of them."""
+    """An index in which integers outside of their axes are arrays, which a mode can treat."""
     result, axis = [], 0
     for item in items:
         if item is not None and item is not Ellipsis:

@@ -56,7 +56,7 @@ def frombuffer(buffer: Any, dtype: DTypeLike = float, count: int = -1, offset: i
     """Returns the bytes of a buffer, which are copied, as numbers.
 
     Args:
-        buffer: bytes, or whatever has the buffer protocol.
+        buffer: bytes, or any object with the buffer protocol.
         dtype: of the numbers; by default float32.
         count: how many; by default all.
         offset: the number of bytes before the first.
@@ -88,7 +88,7 @@ def fromstring(string: str, dtype: DTypeLike = float, count: int = -1, *, sep: s
         string: the text.
         dtype: of the numbers; by default float32.
         count: how many; by default all.
-        sep: what separates them.
+        sep: the separator of the numbers.
 
     >>> fromstring("1 2 3", int, sep=" ")
     Array([1, 2, 3], dtype=int32)

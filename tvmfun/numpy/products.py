@@ -148,7 +148,7 @@ def matmul(
         raise ShapeError("matmul", "0-d arrays have no matrix product", got=f"{a.aval} and {b.aval}", hint="x1 * x2")
     inner = max(b.ndim - 2, 0)
     _require_match("matmul", a, a.ndim - 1, b, inner)
-    if b.ndim <= 2:  # one matrix for all: one contraction, whatever the leading axes are
+    if b.ndim <= 2:  # one matrix for all: one contraction, for any leading axes
         return dot_general(a, b, contract=((a.ndim - 1,), (inner,)), batch=((), ()), precision=precision)
     if a.ndim == 1:
         return dot_general(b, a, contract=((inner,), (0,)), batch=((), ()), precision=precision)

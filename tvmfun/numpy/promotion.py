@@ -1,4 +1,4 @@
-"""Operands: conversion of what users pass into arguments of ops, all of one dtype."""
+"""Operands: conversion of users' arguments into arguments of ops, all of one dtype."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ def _negative(equation: Equation, x: _Dependence) -> _Dependence:
 
 
 def _where(equation: Equation, dependences: list[_Dependence | None]) -> _Dependence | None:
-    """Selections: NaN and infinities stay as they are when a term is added to them, and 0, too, times a factor."""
+    """Selections: NaN and infinities do not change when a term is added, nor does 0 when multiplied by a factor."""
     _, x, y = dependences
     if x is not None and y is not None:
         axes = _joined(equation, x, y)

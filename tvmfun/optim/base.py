@@ -177,7 +177,7 @@ def set_to_zero() -> GradientTransformation:
 
 
 def identity() -> GradientTransformation:
-    """Leaves the updates as they are: ``u' = u``.
+    """Returns the updates unchanged: ``u' = u``.
 
     Returns:
         A transformation with an empty state.

@@ -194,7 +194,7 @@ def _signature_of(manifest: Mapping[str, Any]) -> Any:
 
 
 def _without_names(signature: Mapping[str, Any]) -> dict[str, Any]:
-    """A signature without what the Program does not have: the names of arguments, and which are donated."""
+    """A signature without the parts that a Program lacks: the names of arguments, and donation."""
     leaves = {key: [(entry["shape"], entry["dtype"]) for entry in signature[key]] for key in ("inputs", "outputs")}
     return {**signature, **leaves}
 

@@ -291,7 +291,7 @@ class _Scope:
 
 
 def _source(tokens: Tokens) -> str:
-    """The line of the user after an equation, if it is there."""
+    """The user's line after an equation, if there is one."""
     if tokens.kind != "source":
         return ""
     position, text = tokens.position, tokens.next()[1:].strip()

@@ -63,7 +63,7 @@ def errors(where: str, predictions: ArrayLike, targets: ArrayLike | None) -> Arr
 
 
 def reduced(where: str, losses: Array, reduction: Reduction, axis: Axes = None) -> Array:
-    """Losses reduced to their mean or sum, or as they are."""
+    """Losses reduced to their mean or sum, or not reduced."""
     if reduction == "none":
         return losses
     if reduction not in ("mean", "sum"):
