@@ -96,7 +96,7 @@ def suite() -> dict[str, Any]:
 
 
 def counts() -> Counter[str]:
-    """How many cases of the suite pass, under the empty string, and how many are left out for each reason."""
+    """Counts the cases of the suite that pass, under the empty string, and those left out, by reason."""
     return Counter(left_out(name, model) or "" for name, model in suite().items())
 
 

@@ -149,7 +149,7 @@ def _without_masked_store(store: BufferStore) -> BufferStore:
 
 
 def _order(comparison: Expr, x: Expr, y: Expr) -> type | None:
-    """How an expression compares x with y, also if TVM's simplifier has turned ``x > y`` into ``y < x``."""
+    """The comparison of x with y in an expression, even if TVM's simplifier has turned ``x > y`` into ``y < x``."""
     kinds = {tirx.GT: tirx.LT, tirx.LT: tirx.GT}
     kind = type(comparison)
     if kind not in kinds:

@@ -90,7 +90,7 @@ def _eigh_vjp(g: Any, out: Any, a: Array, *, vectors: bool) -> Array:
 
 
 def _pruned(used: Sequence[bool], *, vectors: bool) -> tuple[Sequence[int], Sequence[int], dict[str, Any]]:
-    """Only the eigenvalues, if the eigenvectors are not used."""
+    """Dead code elimination: only the eigenvalues, if the eigenvectors are not used."""
     needs = vectors and used[1]
     return (0,), ((0, 1) if needs else (0,)), {"vectors": needs}
 

@@ -165,7 +165,7 @@ def _svd_vjp(g: Any, out: Any, a: Array, *, full: bool, vectors: bool) -> Array:
 
 
 def _pruned(used: Sequence[bool], *, full: bool, vectors: bool) -> tuple[Sequence[int], Sequence[int], dict]:
-    """Only the singular values, if the vectors are not used."""
+    """Dead code elimination: only the singular values, if the vectors are not used."""
     needs = vectors and (used[0] or used[2])
     outputs = (0, 1, 2) if needs else (1,) if vectors else (0,)
     return (0,), outputs, {"full": full and needs, "vectors": needs}

@@ -46,7 +46,7 @@ _STREAMED_ROWS = 32
 _STREAMED_ROWS_OF_SMALL = 64
 # The most such rows for packed words, which are packed either way.
 _STREAMED_ROWS_OF_WORDS = 16
-# Such blocks need rows that are more than this many bytes apart, by the level of the cache for a panel.
+# Such blocks need rows that are more than this many bytes apart. The keys are the levels of the cache for a panel.
 _STREAMED_BYTES = {1: 1 << 10, 2: 2 << 10}
 
 # Rows of the left operand with strided or converted terms are packed only if there are more terms than this.
@@ -71,7 +71,7 @@ _PACKED_TERMS = 512
 _BYTES_OF_A_TERM = 2 << 10
 # The most terms of a block of strided rows that are not packed: L1 keeps a cache line of each term.
 _STRIDED_TERMS = 128
-# Only if there are more terms than this are strided rows cut into such blocks.
+# Strided rows are cut into such blocks only if there are more terms than this.
 _NEAR_TERMS = 320
 # Rows with at most ``_STRIDED_TERMS`` terms are not packed if the left operand takes at most this share of L2.
 _NEAR_SHARE = 1 / 2

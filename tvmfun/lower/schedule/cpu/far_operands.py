@@ -122,7 +122,7 @@ class PackedRowsLoops(_Strips, GroupedLoops):
         most = int(share * self.machine.cache_bytes(2)) // (terms * build.bits(self.term) // 8) // rows
         cores = self.machine.cores
         is_wide = self.column.extent > self.row.extent
-        # More tasks end more evenly, but each packs all panels again.
+        # More tasks end more evenly, but each task packs all panels again.
         tasks = cores if is_wide or self.row.extent < 2 * cores * self._ROWS_OF_A_TASK else 2 * cores
         wanted = 1 if self.tasks == 1 else build.ceil_div(tasks, batch)
         size = build.ceil_div(panels, min(wanted, panels))

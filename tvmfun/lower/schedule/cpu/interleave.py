@@ -282,7 +282,7 @@ def _groups(stages: Sequence[Stage]) -> list[_Group]:
 
 
 def _distance(first: ir.TensorLoad, second: ir.TensorLoad, analyzer: Analyzer) -> int | None:
-    """How far apart two loads from one array always are, in elements; None if that varies."""
+    """The distance of two loads from one array, in elements; None if it varies."""
     if not first.source.same_as(second.source):
         return None
     ends = (build.offset(load.source, load.indices) for load in (second, first))

@@ -70,7 +70,7 @@ def without_column_sums(stages: Sequence[AnyStage]) -> tuple[list[AnyStage], lis
 
 @dataclass(frozen=True)
 class Spread:
-    """How rows and columns are spread over blocks of threads.
+    """The distribution of rows and columns over blocks of threads.
 
     Args:
         lanes: the neighbouring columns of a thread.

@@ -78,8 +78,8 @@ _OPS = {
     ),
     "cumulative_place": ("T x; int at;", "{0, -1}", "{load(first[i]), position}", "is_better(a, b) ? b : a", "at"),
 }
-# Only products depend on the order of operations so much that a result may be lost: the product of a chunk may be out
-# of range although the product from the beginning is not, or the reverse. A result is in range if this holds.
+# Only products may lose a result by the order of operations: the product of a chunk may be out of range although the
+# product from the beginning is not, or the reverse. A result is in range if this condition holds.
 _CHECKED = {
     "cumprod": ("fabs(s.x) <= LARGEST && (fabs(s.x) >= SMALLEST || carry.x == 0)",) * 2,
     "linear_recurrence": ("fabs(s.factor) <= LARGEST && fabs(s.x) <= LARGEST", "fabs(s.x) <= LARGEST"),
