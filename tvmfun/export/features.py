@@ -26,7 +26,7 @@ class Feature(NamedTuple):
 
 # The registers of CPUID's answer.
 _EAX, _EBX, _ECX, _EDX = range(4)
-# The first leaf of AMD's features.
+# The leaf of AMD's extended features.
 _EXTENDED = 0x80000001
 # The bits of XCR0 for the state that the system must save: AVX.
 _YMM = 0x6

@@ -14,8 +14,8 @@ from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr, volume
 from tvmfun.ops.formula import opaque
 
-# These numbers are fixed, so that results do not depend on the number of threads. A reduction with fewer independent
-# tasks than this is cut into pieces.
+# A reduction with fewer independent tasks than this is cut into pieces. All these numbers are fixed, so that results do
+# not depend on the number of threads.
 MIN_TASKS = 16
 # The most pieces.
 MAX_CHUNKS = 32

@@ -34,7 +34,7 @@ _SPARE_OF_FEW = 1
 # The most rows of a register tile; a buffer of more vectors is not allocated on the stack.
 MAX_ROWS = 14
 
-# Multiplications of a tenth of a millisecond. With at most this many, short compile times matter more than full speed.
+# With at most this many multiplications, a tenth of a millisecond, short compile times matter more than full speed.
 _LITTLE_WORK = 1 << 24
 
 # If few rows multiply a right operand larger than L2, it is read in blocks of this many rows (or packed words) that are
@@ -103,7 +103,7 @@ _NARROW_BYTES = 3 << 10
 # A right operand with near rows is never packed if it takes at most this share of L2.
 _SMALL_SHARE = 1 / 4
 
-# The numbers for AMX are measured: docs/decisions/0050-amx.md. The most blocks of tiles in a panel.
+# The most blocks of tiles in a panel. The numbers for AMX are measured: docs/decisions/0050-amx.md.
 _BLOCKS_OF_TILES = 4
 # The most packed words in a column of a panel: the rows of the left operand that all its blocks read then have 64 KB.
 _DEEPEST_TILES = 512

@@ -19,7 +19,7 @@ _LINES_OF_A_PAGE = 64
 _LITTLE_WORK = 1 << 26
 # With more panels than this, the rows of a tile are read for so long that fetching them earlier gains nothing.
 _FEW_PANELS = 4
-# The most work of the last thread to finish, relative to that without groups, which gain at least as much.
+# The most work of the last thread to finish, relative to its work without groups: groups gain at least as much.
 _UNEVEN = 17 / 16
 
 

@@ -27,11 +27,11 @@ _WARP = 32
 _MOST_THREADS = 1024
 # With at least this many neighbouring columns, threads that have one each read whole sectors of memory.
 _COLUMNS = 16
-# The teams of threads that busy a GPU: rows are cut into chunks to get as many.
+# The number of teams that keeps a GPU busy: rows are cut into chunks to get as many.
 _TEAMS = 512
 # The fewest elements of a chunk of a row.
 _LEAST_OF_TEAM = 1 << 13
-# The threads that busy a GPU: columns are cut into chunks to get as many.
+# The number of threads that keeps a GPU busy: columns are cut into chunks to get as many.
 _COLUMN_THREADS = 1 << 15
 # The fewest elements of a chunk of a column.
 _LEAST_OF_COLUMN = 128
