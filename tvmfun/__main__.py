@@ -1,4 +1,4 @@
-"""Prints what a bug report should say: versions, and the machine that kernels are compiled for.
+"""Prints the facts for a bug report: versions, and the machine that kernels are compiled for.
 
 ``python -m tvmfun calibrate`` times a few kernels, and keeps the settings that suit this machine.
 """

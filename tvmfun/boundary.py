@@ -97,7 +97,7 @@ def bound_methods(cls: type) -> None:
 
 
 def bounded(function: _F, name: str = "", wrap_result: Callable[[str, Any], Any] | None = None) -> _F:
-    """The same function, with its name in errors about its arguments.
+    """Wraps a function so that errors about its arguments carry its name.
 
     Args:
         function: any function.
@@ -183,7 +183,7 @@ def _explained(error: Exception, name: str, function: Callable, args: tuple, kwa
         args = args[1:]
     values = [described(value) for value in args] + [f"{key}={described(value)}" for key, value in kwargs.items()]
     reason = str(error).rstrip(".").replace("\n", " ")
-    # Not about a function of the user's that another one calls.
+    # Whether the error is about this call, not about a user's function that is called inside.
     is_own = _is_about_call(error) or reason.startswith(f"{inspect.unwrap(function).__qualname__}()")
     what, hint = f"it cannot work with these arguments: {reason}", f"help({name})"
     missing = _MISSING.search(reason)

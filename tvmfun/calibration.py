@@ -64,9 +64,9 @@ class Trial:
 
 
 def calibrate(start: Settings, measure: Measure, cores: int) -> Iterator[Trial | Settings]:
-    """Yields what is tried, and at last the settings to use.
+    """Yields progress messages, and finally the settings to use.
 
-    Each setting goes step by step as long as the next value is clearly faster.
+    Each setting changes step by step while the next value is clearly faster.
 
     Args:
         start: the settings to begin with.
@@ -165,8 +165,8 @@ class _Choice:
 
     Args:
         name: the field of :class:`Settings`.
-        directions: the values to try, in order, from a value on; the second list if nothing of the first was better.
-        probes: what to time with two values.
+        directions: the values to try after a value, in order; the second list if no value of the first was better.
+        probes: the probes to time with two values.
         is_parallel: whether it matters with several threads only.
     """
 

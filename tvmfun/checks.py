@@ -33,7 +33,7 @@ Values = dict[Atom, np.ndarray]
 def check(
     fun: Callable, *, donate_argnums: int | Sequence[int] = (), donate_argnames: str | Sequence[str] = ()
 ) -> Callable[..., Any]:
-    """Runs each kernel of a compiled function by itself, and compares it with the reference evaluator.
+    """Runs each kernel of a compiled function separately, and compares it with the reference evaluator.
 
     The function is compiled for this CPU as by ``jit``. Each kernel of the module, fused, tiled and in place as it is,
     runs on the inputs that the reference evaluator computes. Its results must equal those of the evaluator up to

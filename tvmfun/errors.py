@@ -89,7 +89,7 @@ class CheckpointError(TvmfunError, ValueError):
 
 
 class DataError(TvmfunError, ValueError):
-    """Training data that is missing, damaged, or not what a state was saved with."""
+    """Training data that is missing, damaged, or differs from the data that a state was saved with."""
 
 
 class ConcretizationError(TvmfunError, TypeError):
@@ -134,7 +134,7 @@ class TargetError(TvmfunError, RuntimeError):
 class ExportError(TvmfunError, RuntimeError):
     """A function that cannot be exported, or an exported one that cannot be loaded or run."""
 
-    #: Of an exported function: a name of ``tvmfun_status`` in ``step.h``, such as ``"DAMAGED_FILE"``.
+    #: For an exported function: a name of ``tvmfun_status`` in ``step.h``, such as ``"DAMAGED_FILE"``.
     status: str = ""
 
 

@@ -1,4 +1,4 @@
-"""Keys by which compiled functions tell static values apart: 2 and 2.0 are equal, but what they compute is not."""
+"""Keys by which compiled functions tell static values apart: 2 and 2.0 are equal, but compute different results."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _compared_fields(kind: type) -> list[str]:
 
 
 def structure_key(structure: Structure) -> tuple[Hashable, ...]:
-    """Returns the exact keys of what a structure holds besides its nodes: static data, and keys that are not text."""
+    """Returns the exact keys of a structure's data besides its nodes: static data, and keys that are not text."""
     found: list[Hashable] = []
 
     def visit(_: Any, data: Any, __: Any) -> None:

@@ -50,7 +50,7 @@ from tvmfun.typing import ArrayLike, PyTree
 
 CPU = tvm.cpu()
 _ADDRESS = attrgetter("address")
-# A Program of dynamic sizes keeps what it computed for so many sets of them.
+# A Program stays loaded for at most this many sets of dynamic sizes.
 _SIZES_KEPT = 1024
 
 
@@ -185,7 +185,7 @@ class LoadedProgram:
             if reading or _STATE.debug_nans:
                 reading = reading or [0] * len(donated)
                 arrays, addresses, copied = self._unshared(arrays, addresses, reading)
-                # An array with readers stays alive, and so does its memory: it cannot be overwritten.
+                # An array with readers stays alive, with its memory, which cannot be overwritten.
                 exclusive = [a for a, count in zip(donated, reading, strict=True) if count == hasattr(a, "shared")]
         if captured:
             inputs, arrays, addresses = self.captured + inputs, self.captured + arrays, captured + addresses

@@ -67,7 +67,7 @@ def check_directory(directory: Path) -> None:
     """
     if pwd is None:
         return
-    # Whoever may write a directory on the path can replace what is in it, symbolic links included.
+    # Users who may write a directory on the path can replace its entries, including symbolic links.
     _check(directory, directory.stat(), {os.geteuid()}, sticky=False)
     above = dict.fromkeys([*Path(os.path.abspath(directory)).parents, *directory.resolve().parents])
     # The owner of the root directory can do anything; in a container that may be a user without a name.

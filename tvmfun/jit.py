@@ -39,7 +39,8 @@ from tvmfun.stages import Lowered
 from tvmfun.tree_flattener import Flattener, expectation, never_matches
 from tvmfun.typing import PyTree
 
-_AVAL, _ADDRESS = attrgetter("aval"), attrgetter("address")
+_AVAL = attrgetter("aval")
+_ADDRESS = attrgetter("address")
 
 
 def jit(

@@ -225,7 +225,7 @@ def roc_auc(scores: ArrayLike, labels: ArrayLike, where: ArrayLike | None = None
 
     Args:
         scores: of shape ``(n,)``, floats.
-        labels: of the same shape; bools, or integers of which 0 is negative.
+        labels: of the same shape; bools, or integers, where 0 is negative.
         where: bools of the same shape: the examples to count.
 
     Returns:

@@ -27,8 +27,10 @@ from tvmfun.lower.codegen.relax_module import Step
 from tvmfun.lower.cost_analysis import moved_by
 from tvmfun.runtime.plan import Plan
 
-# A profile takes at least so many runs, and up to so many while they take less than this.
-_FEWEST_RUNS, _MOST_RUNS, _SECONDS = 5, 200, 1.0
+# A profile takes at least 5 runs, then up to 200 within one second.
+_FEWEST_RUNS = 5
+_MOST_RUNS = 200
+_SECONDS = 1.0
 _ALIGNMENT = 64
 # Up to this many of a kernel's source lines are in the table.
 _LINES = 2

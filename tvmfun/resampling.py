@@ -24,8 +24,8 @@ _PARTS = ((8, 40), (16, 16), (math.inf, 4))
 def combined(x: Array, weights: np.ndarray, axis: int) -> Array:
     """The array with combinations of its elements along an axis.
 
-    If each combination is of a few elements, these are looked up, and so are those of the gradient. Then elements of
-    weight 0 count for nothing, NaN included.
+    If each combination has few elements, these are looked up, and so are the elements of the gradient. Then elements of
+    weight 0 are ignored, even NaN.
 
     Args:
         x: an array of floats; sums of half precision are rounded at the end.
@@ -68,7 +68,7 @@ def multiplied(x: Array, weights: Any, *, axis: int) -> Array:
 
 
 def _taps(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The indices and values of what is not 0 in each column of a matrix, filled up with zeros to (most, columns)."""
+    """The indices and values of the nonzero elements in each column of a matrix, padded to (most, columns)."""
     most = max(1, np.count_nonzero(weights, axis=0).max(initial=0))
     indices = np.argsort(weights == 0, axis=0, kind="stable")[:most]
     return indices.astype("int32"), np.take_along_axis(weights, indices, axis=0)

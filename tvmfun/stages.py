@@ -50,9 +50,9 @@ class Lowered(Immutable):
         return self.program.text if dialect == "program" else self.program.function.script()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the Program, its target and what is donated into a text file, as :meth:`tvmfun.Program.save`.
+        """Writes the Program, its target and its donated arguments into a text file, as :meth:`tvmfun.Program.save`.
 
-        Calls that hold Python functions, such as custom derivatives, are replaced by what they compute.
+        Calls that hold Python functions, such as custom derivatives, are replaced by their equations.
 
         Args:
             path: the file to write or replace.
@@ -124,7 +124,7 @@ class Compiled(Immutable):
     def as_text(self) -> str:
         """The scheduled kernels and the function that calls them, as TVMScript.
 
-        Where there is no compiler of CUDA, the first line says that kernels for a GPU were not compiled any further.
+        Without a compiler of CUDA, the first line says that kernels for a GPU were not compiled any further.
         """
         with using(self._tuning):
             text = cache.text(self.program, self.target, input_positions(self.program, self.donated))
@@ -150,7 +150,7 @@ class Compiled(Immutable):
         >>> step.lower(w, x).compile().memory_analysis()
         MemoryAnalysis(arguments=10240, outputs=0, aliased=2048, temporaries=1024, workspaces=...)
 
-        Of a function with a dynamic batch, for one of its sizes:
+        For a function with a dynamic batch, at one size:
 
         >>> w, x = tvmfun.ShapeDtype((64, 8), "float32"), tvmfun.ShapeDtype(("b", 64), "float32")
         >>> step.lower(w, x).compile().memory_analysis({"b": 16})
@@ -222,11 +222,12 @@ class Compiled(Immutable):
                 first one that the processor can run. Or GPUs of several architectures, such as
                 ``{"kind": "cuda", "arch": "sm_90a"}``.
             values: initial values for arguments, by name, to be stored in the library.
-            compiler: the command of a C compiler, such as ``"gcc"``; by default ``CC``, or what is found for the
+            compiler: the command of a C compiler, such as ``"gcc"``; by default ``CC``, or a compiler that is found
+                for the
                 architecture.
 
         Raises:
-            ExportError: without a C compiler; for a GPU, without a compiler of CUDA or where sizes are dynamic.
+            ExportError: without a C compiler; for a GPU, without a compiler of CUDA or with dynamic sizes.
             TreeError: if an initial value has another structure than its argument.
             OSError: if the file cannot be written.
 

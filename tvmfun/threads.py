@@ -147,8 +147,10 @@ def loading() -> AbstractContextManager:
     return nullcontext()
 
 
-#: The functions with which :func:`bind` reads where a module's table of kernels is, and has another one write to it.
-TABLE, WRITE_ADDRESSES = "tvmfun_kernels", "tvmfun_write_addresses"
+#: The function with which :func:`bind` reads the address of a module's table of kernels.
+TABLE = "tvmfun_kernels"
+#: The function with which :func:`bind` has another module write to that table.
+WRITE_ADDRESSES = "tvmfun_write_addresses"
 
 
 def load(module: Any) -> None:

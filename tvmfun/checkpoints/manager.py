@@ -22,7 +22,7 @@ __all__ = ["Manager"]
 class Manager:
     """A folder with the last few checkpoints of a training run.
 
-    A save returns immediately, and a thread writes the arrays as they are at this moment. One save at a time is
+    A save returns immediately, and a thread writes the arrays as they were at the call. One save at a time is
     under way; the next one waits for it. Use it in a ``with`` block, which waits for the last save and raises its error
     if it failed; so do :meth:`save` and :meth:`wait`. Reading methods wait as well.
 
@@ -43,7 +43,8 @@ class Manager:
     ([3, 4], {'loss': 0.2})
     """
 
-    _PREFIX, _SUFFIX = "step_", ".safetensors"
+    _PREFIX = "step_"
+    _SUFFIX = ".safetensors"
 
     def __init__(self, folder: str | os.PathLike[str], *, keep: int | None = 3, background: bool = True) -> None:
         if keep is not None and (not isinstance(keep, int) or keep < 1):

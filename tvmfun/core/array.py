@@ -275,11 +275,11 @@ class Array:
 class DeviceArray(Array):
     """An array whose elements are in a buffer on a device.
 
-    A reader of the elements refers to the ``address`` object while it reads: its reference count tells a call that the
-    array is donated to whether there are readers (:mod:`tvmfun.core.donation`).
+    A reader of the elements refers to the ``address`` object while it reads. If the array is donated to a call, the
+    object's reference count tells whether there are readers (:mod:`tvmfun.core.donation`).
     """
 
-    # Donation deletes `address`; `memory` stays for those who are reading. Arrays that are not shared lack `shared`.
+    # Donation deletes `address`; `memory` stays for current readers. Arrays that are not shared lack `shared`.
     __slots__ = ("address", "memory", "shared")
     memory: Memory
     address: int  # of the first element; negative on other devices than the CPU
@@ -308,13 +308,13 @@ class DeviceArray(Array):
         return memory.tensor
 
     def shown(self) -> tvm.runtime.Tensor:
-        """The tensor for others to keep: the elements will not be overwritten."""
+        """The tensor for users to keep: the elements will not be overwritten."""
         held = self.held()
         self.shared = held
         return self.tensor_at(held)
 
     def _elements(self, memory: Memory, address: int) -> np.ndarray:
-        """The bytes of the elements, which are a part of the memory."""
+        """The bytes of the elements, a part of the memory."""
         view = _host_view(memory.tensor, memory.aval.dtype if memory.aval else dtypes.uint8)
         offset = address - memory.address
         return view.reshape(-1).view(np.uint8)[offset : offset + self.nbytes]
@@ -324,7 +324,7 @@ class DeviceArray(Array):
         try:
             return self.address
         except AttributeError:
-            with CLAIMS:  # a claim that fails restores the addresses
+            with CLAIMS:  # a failed claim restores the addresses
                 if self.is_deleted():
                     raise donated_error("Array", self) from None
                 return self.address
@@ -441,13 +441,13 @@ def _copied(value: np.ndarray | np.generic, aval: ShapeDtype) -> DeviceArray:
 
 def _host_view(tensor: tvm.runtime.Tensor, dtype: np.dtype) -> np.ndarray:
     """A NumPy array that shares the memory of a tensor on the CPU."""
-    if dtype == dtypes.bfloat16:  # NumPy's DLPack lacks it: go through the bits
+    if dtype == dtypes.bfloat16:  # NumPy's DLPack lacks this dtype: go through the bits
         return np.from_dlpack(tensor._create_view(tensor.shape, "uint16")).view(dtype)
     return np.from_dlpack(tensor)
 
 
 def foreign_array(value: Any, where: str) -> DeviceArray:
-    """Copies an array of another library that has DLPack or ``__array__``.
+    """Copies an array of another library that supports DLPack or ``__array__``.
 
     Raises:
         DtypeError: if it has neither, or if tvmfun has no such dtype.

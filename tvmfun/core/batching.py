@@ -1,4 +1,4 @@
-"""Batching of Programs: every value gets a leading axis, or none where it is the same for all examples."""
+"""Batching of Programs: every value gets a leading axis, or none if it is the same for all examples."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _AXIS: ContextVar[Axis] = ContextVar("batch axis")
 
 
 def current_axis() -> Axis:
-    """The batch axis of the batching rule that is running; rules that batch later keep it."""
+    """The batch axis of the running batching rule, for rules that batch later."""
     return _AXIS.get()
 
 
 def batch(
     program: Program, values: Sequence[Any], flags: Sequence[bool], axis: Axis | None = None
 ) -> tuple[list[Any], list[bool]]:
-    """Runs a Program on values, of which those with a flag have a leading batch axis.
+    """Runs a Program on values; the flagged ones have a leading batch axis.
 
     Args:
         program: the Program.
@@ -81,7 +81,7 @@ def batch(
 
 
 def _mentions(equation: Equation, name: str | None) -> bool:
-    """Whether a Program inside an equation has a collective over the axis of this name."""
+    """Whether a Program inside an equation has a collective over the named axis."""
     return name is not None and any(
         name in inner.params.get("axis_names", ()) or _mentions(inner, name)
         for program in subprograms(tuple(equation.params.values()))

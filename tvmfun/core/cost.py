@@ -32,10 +32,10 @@ def program_flops(program: Program) -> Any:
 
 
 def work(program: Program) -> Any:
-    """The element operations of a Program: of each equation its flops, or its operands' and results' elements if more.
+    """The element operations of a Program: per equation its flops, or the elements of operands and results if more.
 
-    64 flops of a product of floats count as one: most of their innermost loops are micro-kernels, which need no
-    optimizer, and the others read each operand a few times at most. It is infinite where equations run Programs,
+    64 flops of a product of floats count as one: most innermost loops of products are micro-kernels, which need no
+    optimizer, and the others read each operand at most a few times. Equations that run Programs count as infinite,
     because a loop may have any number of steps.
     """
     return sum(map(_equation_work, program.equations))

@@ -1,4 +1,4 @@
-"""Derivatives of Programs: the walk backwards, the walk forwards, and the split of a Program in two.
+"""Derivatives of Programs: reverse mode, forward mode, and the split of a Program in two.
 
 Reverse mode applies the derivative rules of the records from the last equation to the first. Forward mode transposes
 them: the rule of an op is linear in the cotangent, so its derivative with respect to the cotangent maps
@@ -71,10 +71,10 @@ class Tape:
     """A recorded run of a Program: the values of its variables, for the walk backwards.
 
     Args:
-        program: what to run.
+        program: the Program to run.
         leaves: one value per leaf of its arguments.
-        active: which leaves to differentiate with respect to; by default all floats.
-        known: values of variables that need not be computed again.
+        active: the leaves to differentiate with respect to; by default all floats.
+        known: values of variables that are not computed again.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Tape:
         return atom in self.active and not (isinstance(rules, tuple) and rules[i] is None)
 
     def backward(self, cotangents: Sequence[Any], unsummed: Collection[Variable] = ()) -> list[Any]:
-        """Returns the cotangents of the leaves for those of the outputs; None is a zero in both.
+        """Returns the cotangents of the leaves for cotangents of the outputs; None stands for zero in both.
 
         For leaves whose variables are in ``unsummed``, returns a list of :class:`VariableUse` instead of the sum.
         """
@@ -190,7 +190,7 @@ def _cotangent(op: Op, i: int, gs: list, results: list, arguments: list, params:
 def evaluate_linear(program: Program, values: Sequence[Any], seeds: Sequence[Any]) -> list[Any]:
     """Evaluates a Program that is linear in its last inputs, the seeds; None stands for a zero, also in the result.
 
-    Results of zeros alone are not computed: times an infinite factor they would be NaN.
+    Results that depend on zeros alone are not computed: times an infinite factor they would be NaN.
     """
     linear = set(program.inputs[len(values) :])
 
@@ -261,15 +261,15 @@ def _transposed(equation: Equation, arguments: list, results: list, tangents: li
 def partition(
     program: Program, known: Sequence[bool], free: Sequence[bool] | None = None
 ) -> tuple[Program, Program, list[bool]]:
-    """Splits a closed Program into the part that needs only the known inputs, and the rest.
+    """Splits a closed Program into the part that only needs the known inputs, and the rest.
 
-    The second part recomputes values that are cheap to compute from residuals that are kept anyway, or from fewer
-    bytes, and values after a barrier.
+    The second part recomputes values after a barrier, and values that are cheap to compute from residuals that are kept
+    anyway, or from fewer bytes.
 
     Args:
         program: without captured arrays.
-        known: which inputs the first part gets.
-        free: which known inputs cost nothing to keep.
+        known: a flag per input: whether the first part gets it.
+        free: a flag per input: whether it costs nothing to keep.
 
     Returns:
         The first Program, from the known inputs to the known outputs and then the residuals; the second, from the
@@ -337,7 +337,7 @@ _MAX_RECOMPUTED = 8
 def _recipe(
     equation: Equation, producer: Mapping[Variable, Equation], kept: Collection[Variable]
 ) -> tuple[list[Equation], dict[Variable, None]]:
-    """Cheap equations that compute the result of a cheap one, as far as possible from ``kept`` variables.
+    """Collects cheap equations that recompute the result of ``equation``, from ``kept`` variables where possible.
 
     Returns:
         The equations, and their inputs.

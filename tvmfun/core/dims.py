@@ -1,8 +1,8 @@
 """Dynamic sizes: a ``Dim`` stands for the size of an axis that is known only when a compiled function is called.
 
 A Dim is a polynomial with integer coefficients in named sizes and in quotients ``p // q`` that have a remainder.
-Polynomials have one form, so equal sizes compare equal, and 4 times ``b`` elements fill ``(b, 2, 2)``. Where
-a size has to be compared (``b < 3``), the bounds of the named sizes decide, or an error says that they do not.
+Polynomials have one form, so equal sizes compare equal, and 4 times ``b`` elements fill ``(b, 2, 2)``. If
+a size has to be compared (``b < 3``), the bounds of the named sizes decide; if they do not, an error is raised.
 
 In kernels and in Relax a Dim is an expression of TVM (``core/expressions.py``); TVM's functions take a Dim wherever
 they take an expression.
@@ -26,7 +26,7 @@ from tvmfun.core.polynomial import Name, Polynomial, constant, of_atom
 from tvmfun.core.source import raised_at, user_line
 from tvmfun.errors import ArgumentError, DimensionError, ShapeError
 
-# The value of a size where only speed depends on it.
+# The assumed value of a size for decisions that only affect speed.
 _TYPICAL = 64
 
 
@@ -74,7 +74,7 @@ class Dim:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Conservative bounds: the smallest and the largest value it may have."""
+        """Conservative bounds: the smallest and the largest possible value."""
         return polynomials.bounds(self.polynomial)
 
     def __eq__(self, other: object) -> bool:
@@ -107,7 +107,7 @@ class Dim:
         return NotImplemented
 
     def _as_number(self, other: Any, operation: Callable, swapped: bool = False) -> Any:
-        """Arithmetic on the value of the size, which is an array."""
+        """Arithmetic on the value of the size, an array."""
         if not isinstance(other, Dim | int | float | np.generic):
             return NotImplemented
         value = as_array(self)
@@ -295,12 +295,12 @@ def always_le(a: Any, b: Any) -> bool:
 
 
 def maximum(a: Any, b: Any) -> Any:
-    """The larger of two sizes, if the bounds decide which it is."""
+    """The larger of two sizes; the bounds must decide which one that is."""
     return a if always_le(b, a) else b if always_le(a, b) else max(a, b)
 
 
 def minimum(a: Any, b: Any) -> Any:
-    """The smaller of two sizes, if the bounds decide which it is."""
+    """The smaller of two sizes; the bounds must decide which one that is."""
     return a if always_le(a, b) else b if always_le(b, a) else min(a, b)
 
 
@@ -338,7 +338,7 @@ def blamed(where: str, what: str, values: tuple, line: str, hint: str) -> Dimens
 
 
 def blame_op(error: DimensionError, op: str, line: str = "") -> DimensionError:
-    """The same error as one of an op, traced at ``line`` or by default at the current line."""
+    """Returns the error with an op blamed for it, traced at ``line`` or by default at the current line."""
     return blamed(op, error.what, error.values, line or user_line(), error.hint)
 
 
@@ -481,7 +481,7 @@ def postfix(size: Any) -> int | str:
 
 
 def typical(value: Any) -> Any:
-    """A representative number for a size, where only speed depends on it."""
+    """A representative number for a size, for decisions that only affect speed."""
     if isinstance(value, int):
         return value
     chosen = {atom.name: int(min(max(_TYPICAL, atom.low), atom.high)) for atom in _names_in((value,))}
@@ -542,7 +542,7 @@ def check_values(where: str, names: Mapping[str, Dim], values: Mapping[str, Any]
         values: the values.
 
     Raises:
-        ArgumentError: if there are others, or one is not an integer within its bounds.
+        ArgumentError: if there is another name, or a value is not an integer within its bounds.
     """
     if set(values) != set(names):
         wanted = ", ".join(names) or "no sizes"

@@ -1,7 +1,7 @@
 """Donation: taking the buffers of arrays away, so that a compiled function can overwrite them.
 
-An address is a large integer, and so an object with a reference count. A reader of an array holds its address; counting
-the references at donation spares every call a count of its own readers.
+An address is a large integer, and therefore an object with a reference count. A reader of an array holds its address.
+References are only counted at donation, so calls need not count readers.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tvmfun.errors import DonatedArrayError
 if TYPE_CHECKING:
     from tvmfun.core.array import DeviceArray
 
-#: The call that arrays were donated to, stored as their ``memory``: a function that names the argument at a position
-#: among the donated ones, and the ids of the arrays. An array looks itself up, so it is alive and its id is unique.
+#: The call that arrays were donated to, stored as their ``memory``: a function that names the donated
+#: argument at a position, and the ids of the arrays. An array looks up its own id, which is unique because it is alive.
 Donation = tuple[Callable[[int], str], list[int]]
 
-#: Of several concurrent calls with the same donated arrays, one gets all of its arrays.
+#: Guards claims: if concurrent calls donate the same arrays, one of them gets all its arrays.
 CLAIMS = RLock()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=CLAIMS.acquire, after_in_parent=CLAIMS.release, after_in_child=CLAIMS.release)
@@ -59,7 +59,7 @@ def claim(arrays: Sequence[DeviceArray], addresses: Sequence[int], where: str, l
         The number of other readers of each array, now or later; [] if there are none.
 
     Raises:
-        DonatedArrayError: if one of the arrays is donated already, which leaves the others as they were.
+        DonatedArrayError: if one of the arrays is donated already; the others remain usable.
     """
     with CLAIMS:
         rest = iter(arrays)
@@ -73,12 +73,12 @@ def claim(arrays: Sequence[DeviceArray], addresses: Sequence[int], where: str, l
                 raise
             _claim_each_once(arrays, where)
     counts, unread = list(map(getrefcount, addresses)), _IN_NO_LIST + lists
-    # The usual case, tested faster than by a loop.
+    # The usual case; this test is faster than a loop.
     return [] if counts.count(unread) == len(counts) else [count - unread for count in counts]
 
 
 def _claim_each_once(arrays: Sequence[DeviceArray], where: str) -> None:
-    """Claims arrays of which one is donated already, or is an argument twice."""
+    """Claims arrays one by one, if one is already donated or an argument twice."""
     gone = next((array for array in arrays if array.is_deleted()), None)
     if gone is not None:
         raise donated_error(where, gone) from None

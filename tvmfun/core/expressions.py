@@ -30,7 +30,7 @@ def _variable(name: Name, dtype: str) -> ir.Var:
 
 
 def of_size(size: Any, dtype: str = "int32") -> Any:
-    """The expression of a size; anything but a Dim as it is.
+    """The expression of a size; anything but a Dim is returned unchanged.
 
     In float64 it is exact as long as the size is less than 2**53, also where it exceeds int32.
     """
@@ -101,7 +101,7 @@ _OPERATIONS: dict[type, Callable] = {
 
 
 def plain(value: Any) -> Any:
-    """The Python value that TVM's value stands for: tuples, numbers and Dims."""
+    """Converts TVM's value to a Python value: tuples, numbers and Dims."""
     if isinstance(value, tvm_ffi.Array | tuple | list):
         return tuple(map(plain, value))
     if isinstance(value, tirx.IntImm | tirx.FloatImm):

@@ -1,4 +1,4 @@
-"""The stack of interpreters of each thread: the traces that are open, and the evaluator at the bottom.
+"""The stack of interpreters of each thread: the open traces, and the evaluator at the bottom.
 
 The interpreter at the top applies ops and runs Programs. A trace records them; the evaluator compiles and runs them.
 ``core`` does not depend on the compiler: ``tvmfun.execute`` installs the evaluator's methods.

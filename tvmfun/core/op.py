@@ -1,7 +1,7 @@
-"""The op record, which has everything that tvmfun knows about one operation, and the registry of records.
+"""The op record, which holds everything that tvmfun knows about one operation, and the registry of records.
 
-An op is a function from arrays and static parameters to arrays. Its record has the result's shape, the computation for
-TVM, the spelling in Relax, and the rules for derivatives and batching. Transforms and lowering ask the record.
+An op is a function from arrays and static parameters to arrays. Its record has the rule for the result's shape, the
+computation for TVM, the spelling in Relax, and the rules for derivatives and batching, for transforms and lowering.
 
 A few passes are about one op: the rewrites and schedules of loops, branches, scatters, products and convolutions, and
 the fusion of iotas, conversions and padding. They import its record and compare with that. The simplification rules of
@@ -48,8 +48,8 @@ PullbackRule = Callable[..., tuple[tuple, Callable[[Sequence[Any]], list]]]
 #: tangent that is zero may be None.
 PushforwardRule = Callable[..., tuple[tuple, Sequence[Any]]]
 
-#: Dead code elimination in an op: ``(used, **params) -> (inputs, outputs, params)``, the indices of the inputs and
-#: outputs that stay if only some results are used.
+#: Dead code elimination in an op: ``(used, **params) -> (inputs, outputs, params)``: the indices of the inputs and
+#: outputs that remain if only some results are used.
 PruneRule = Callable[..., tuple[Sequence[int], Sequence[int], dict[str, Any]]]
 
 
@@ -60,7 +60,7 @@ FlopsRule = Callable[..., Any]
 RunsRule = Callable[..., Sequence[Sequence[tuple[Any, Any]]]]
 
 
-#: The platforms for which a call may have Programs of their own.
+#: The platforms for which a call may have separate Programs.
 Platform = Literal["cpu", "cuda"]
 
 #: - pointwise: one element from the elements at the same index, with sizes of 1 broadcast as in NumPy;

@@ -38,7 +38,7 @@ class Quotient(NamedTuple):
 Atom: TypeAlias = Name | Quotient
 #: A product of atoms, sorted; the empty one is 1.
 Monomial: TypeAlias = tuple[Atom, ...]
-#: Monomials and their coefficients, those of higher degree first.
+#: Monomials and their coefficients, higher degrees first.
 Polynomial: TypeAlias = tuple[tuple[Monomial, int], ...]
 
 
@@ -53,7 +53,7 @@ def of_atom(atom: Atom) -> Polynomial:
 
 
 def as_integer(polynomial: Polynomial) -> int | None:
-    """The integer that a polynomial is, or None."""
+    """The integer that a polynomial equals, or None."""
     if not polynomial:
         return 0
     (monomial, factor), *rest = polynomial
@@ -61,7 +61,7 @@ def as_integer(polynomial: Polynomial) -> int | None:
 
 
 def as_atom(polynomial: Polynomial) -> Atom | None:
-    """The atom that a polynomial is, or None."""
+    """The atom that a polynomial equals, or None."""
     if len(polynomial) != 1:
         return None
     ((monomial, factor),) = polynomial
@@ -200,7 +200,7 @@ def _without(monomial: Monomial, divisor: Monomial) -> Monomial | None:
 
 
 def _quotient(dividend: Polynomial, divisor: Polynomial) -> Polynomial:
-    """``dividend // divisor`` where no term of the dividend is divisible."""
+    """``dividend // divisor`` if no term of the dividend is divisible."""
     if not dividend:
         return ()
     numbers = as_integer(dividend), as_integer(divisor)

@@ -69,7 +69,7 @@ class Equation(NamedTuple):
     source: str = ""
 
     def pruned(self, live: Collection[Variable]) -> Equation:
-        """The same equation without results that are not ``live``, and without inputs that only these need."""
+        """Removes results that are not ``live``, and inputs that only these need."""
         used = [out in live for out in self.outputs]
         if self.op.prune is None or all(used):
             return self
@@ -96,7 +96,7 @@ class Program(Immutable):
     """A pure function on arrays, as data: inputs, equations, outputs and their trees.
 
     Args:
-        inputs: the values it starts from: one per captured array, then one per leaf of ``in_tree``.
+        inputs: the variables of the arguments: one per captured array, then one per leaf of ``in_tree``.
         equations: the ops, in an order in which every value is computed before it is used.
         outputs: one per leaf of ``out_tree``.
         in_tree: the structure of ``(args, kwargs)``.
@@ -138,7 +138,7 @@ class Program(Immutable):
         return same and tuple(map(id, self.captured)) == tuple(map(id, other.captured))
 
     def __reduce__(self) -> Any:
-        # Without cached properties, such as the Relax view.
+        # Cached properties, such as the Relax view, are left out.
         return Program, tuple(getattr(self, field.name) for field in fields(self))
 
     def __hash__(self) -> int:
@@ -195,7 +195,7 @@ class Program(Immutable):
         return dims.solve(patterns, [aval.shape for aval in avals], self.name, self.leaf_name)
 
     def with_sizes(self, sizes: Mapping[str, Any]) -> Program:
-        """The same Program with values for its dynamic sizes."""
+        """Replaces the dynamic sizes of the Program by values."""
         renamed: dict[Variable, Variable] = {}
 
         def define(variables: Sequence[Variable]) -> tuple[Variable, ...]:
@@ -239,7 +239,7 @@ class Program(Immutable):
         return [read(atom) for atom in self.outputs]
 
     def without_dead_code(self) -> Program:
-        """The same Program without equations whose results are unused, also within loops and branches."""
+        """Removes equations whose results are unused, also within loops and branches."""
         live = {atom for atom in self.outputs if isinstance(atom, Variable)}
         kept = []
         for equation in reversed(self.equations):
@@ -279,7 +279,7 @@ class Program(Immutable):
         return read(function, name)
 
     def verify(self) -> Program:
-        """Checks that the Relax view is well formed and that every type is what its op says; returns ``self``.
+        """Checks that the Relax view is well formed and that every type is the one its op gives; returns ``self``.
 
         Raises:
             ProgramError: if a check fails; the message quotes TVM's complaint.
@@ -309,8 +309,8 @@ class Program(Immutable):
 
         Args:
             path: the file to write or replace.
-            inline: whether to replace calls that hold Python functions, such as custom derivatives, by the equations of
-                what they compute.
+            inline: whether to replace calls that hold Python functions, such as custom derivatives, by the
+                equations that they run.
 
         Raises:
             ProgramError: if it has such a call, or arguments or results of a class that cannot be found by its name.

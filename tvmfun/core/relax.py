@@ -130,7 +130,7 @@ def _register(name: str) -> None:
 
 
 def in_relax(params: Any) -> Any:
-    """Parameters with dynamic sizes as the expressions that Relax has for them."""
+    """Replaces dynamic sizes in parameters by Relax's expressions."""
     if isinstance(params, dict):
         return {name: in_relax(value) for name, value in params.items()}
     return tuple(map(in_relax, params)) if isinstance(params, tuple) else expressions.of_size(params, "int64")
@@ -142,7 +142,7 @@ def tensor_type(aval: ShapeDtype) -> relax.TensorType:
 
 
 def result_type(avals: ShapeDtype | tuple[ShapeDtype, ...]) -> relax.Type:
-    """The Relax type of the result of an op; a tuple of one is that one."""
+    """The Relax type of the result of an op; a single result has no tuple type."""
     if isinstance(avals, tuple) and len(avals) != 1:
         return relax.TupleType([tensor_type(a) for a in avals])
     return tensor_type(avals[0] if isinstance(avals, tuple) else avals)

@@ -1,4 +1,4 @@
-"""Tracing: running a Python function on values without data and recording the ops it applies.
+"""Tracing: runs a Python function on values without data, and records the ops that it applies.
 
 While a function is traced, every op it applies is added to the innermost trace, also when all arguments of the op have
 data. Values of enclosing traces and arrays with data are captured: they become leading inputs of the Program.
@@ -197,14 +197,14 @@ def _identity(atom: Atom) -> Any:
 
 
 def producer(value: Any) -> Equation | None:
-    """The equation of the innermost trace whose result a value is, or None."""
+    """The equation of the innermost trace that computes a value, or None."""
     if isinstance(value, Tracer) and value.trace is STACK.interpreters[-1]:
         return value.trace.producers.get(value.atom)  # type: ignore[arg-type]
     return None
 
 
 def argument(value: Tracer, i: int) -> Any:
-    """Input ``i`` of the equation whose result ``value`` is: a tracer or a number."""
+    """Input ``i`` of the equation that computes ``value``: a tracer or a number."""
     equation = producer(value)
     assert equation is not None
     return value.trace.value(equation.inputs[i])
@@ -254,12 +254,12 @@ def axis_size(name: str, where: str) -> Any:
 
 @contextmanager
 def ensure_compile_time_eval() -> Iterator[None]:
-    """A context in which ops compute their results, also while a function is being traced.
+    """A context in which ops compute their results at once, even while a function is being traced.
 
     Their arguments must have data: they may not be values that are being traced.
 
     Raises:
-        ConcretizationError: by an op in it, for an argument that is being traced.
+        ConcretizationError: raised by an op in the context whose argument is being traced.
 
     Source: ``jax.ensure_compile_time_eval``.
 

@@ -30,7 +30,7 @@ class Leaf:
         name: its name.
         shape: its shape.
         dtype: its dtype.
-        partner: of an argument, the result that is written over it; of a result, that argument; -1 if there is none.
+        partner: for an argument the result that is written over it; for a result that argument; -1 if there is none.
         donated: whether it is a donated argument.
         initial: its initial value, or None.
     """
@@ -44,7 +44,7 @@ class Leaf:
 
     @property
     def nbytes(self) -> int:
-        """The size in bytes; 0 where sizes are dynamic."""
+        """The size in bytes; 0 if it is dynamic."""
         return 0 if dims.is_dynamic(self.shape) else math.prod(self.shape) * self.dtype.itemsize
 
     def entry(self) -> dict[str, Any]:
@@ -59,7 +59,7 @@ class Variant:
 
     Args:
         target: the target, for people.
-        features: what it needs of the processor.
+        features: the features of the processor that it needs.
         symbol: the name of ``main``.
         plan: the layout of its table of addresses.
     """
@@ -149,7 +149,7 @@ class Contents:
 
 
 def leaf_lines(name: str, leaves: Sequence[Leaf], initial: Sequence[int | None]) -> list[str]:
-    """The array of leaves, after those of their shapes."""
+    """The C array of leaves, after the arrays of their shapes."""
     shapes = [
         f"static const int64_t {name}_{i}[] = {numbers(static_axes(leaf.shape))};" for i, leaf in enumerate(leaves)
     ]

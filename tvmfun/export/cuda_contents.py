@@ -27,7 +27,7 @@ from tvmfun.runtime.cuda_module import (
 )
 from tvmfun.runtime.plan import Address, Plan
 
-# More launches than that are made one by one: making a graph takes a microsecond or two per launch.
+# Stretches of more nodes are launched one by one: making a graph takes a microsecond or two per launch.
 _MOST_NODES = 50_000
 
 
@@ -59,10 +59,10 @@ class CudaVariant:
 
 
 class Stretch(NamedTuple):
-    """Launches, copies and counted loops that depend on no data.
+    """Launches, copies and counted loops that do not depend on data.
 
     Args:
-        number: its number among those that become graphs; -1 if it is always launched one by one.
+        number: its number among the stretches that become graphs; -1 if it is always launched one by one.
         body: the steps.
     """
 
@@ -74,7 +74,7 @@ Operation = Stretch | Step
 
 
 def grouped(steps: Sequence[Step]) -> tuple[tuple[Operation, ...], int]:
-    """Puts what depends on no data into stretches, which a library makes graphs of.
+    """Groups steps that do not depend on data into stretches, which a library turns into graphs.
 
     A stretch is launched one by one if it has one launch or too many, or if its numbers follow the index of a loop of
     the host.
@@ -94,7 +94,7 @@ class _Grouping:
         self.count = 0
 
     def of(self, steps: Sequence[Step], depth: int) -> tuple[Operation, ...]:
-        """The operations of steps that are in so many loops of the host."""
+        """The operations of steps inside ``depth`` nested loops of the host."""
         operations: list[Operation] = []
         together: list[Step] = []
 
@@ -132,7 +132,7 @@ def _is_static(step: Step) -> bool:
 
 
 def _node_count(step: Step) -> int:
-    """The launches and copies of a step, with those of all cases of a branch."""
+    """The number of launches and copies of a step, including all cases of a branch."""
     if isinstance(step, Repeat):
         return max(step.count, 0) * sum(map(_node_count, step.body))
     if isinstance(step, Branch):
@@ -158,7 +158,7 @@ def _flat(steps: Sequence[Operation]) -> Iterator[Launch | Copy]:
 
 
 def _depth(steps: Sequence[Operation]) -> int:
-    """The number of counted loops in each other."""
+    """The number of nested counted loops."""
     depths = [0]
     for step in steps:
         if isinstance(step, Branch):
@@ -236,7 +236,7 @@ class _Tables:
         if is_graph:
             shared[module.condition] = 0
         self._kernels = {name: number for number, name in enumerate(shared)}
-        images: dict[bytes, int] = {}  # a cubin may be that of several kernels
+        images: dict[bytes, int] = {}  # several kernels may share a cubin
         image_of = {
             name: images.setdefault(cubin.image, len(images))
             for cubin in module.cubins

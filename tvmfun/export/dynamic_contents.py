@@ -1,4 +1,4 @@
-"""The parts of a library's generated C file for dynamic sizes: formulas, and the plans that are computed from them."""
+"""The parts of a library's generated C file for dynamic sizes: formulas, and plans that are computed from these."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Formulas:
         return self._found.setdefault(formula, f"formula_{len(self._found)}")
 
     def add_size(self, size: Any) -> str:
-        """The same for a size: an integer or a Dim."""
+        """Returns the name of the array of a size's formula; a size is an integer or a Dim."""
         return self.add(dims.postfix(size))
 
     def lines(self) -> list[str]:
@@ -58,7 +58,7 @@ class Formulas:
 
 
 def size_infos(program: Program) -> list[SizeInfo]:
-    """The dynamic sizes of a Program, with the axis of an argument from which a caller finds each."""
+    """The dynamic sizes of a Program, each with the axis of an argument that determines it."""
     known = dims.known(aval.shape for aval in program.in_avals)
     axes: dict[Dim, tuple[int, int]] = {}
     for i, aval in enumerate(program.in_avals):
@@ -81,7 +81,7 @@ def element_counts(program: Program) -> list[Any]:
 
 
 def static_axes(shape: Sequence[Any]) -> list[int]:
-    """The sizes of a shape; -1 for those that are dynamic."""
+    """The sizes of a shape; -1 for dynamic sizes."""
     return [-1 if isinstance(size, Dim) else int(size) for size in shape]
 
 

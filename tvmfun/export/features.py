@@ -12,9 +12,9 @@ class Feature(NamedTuple):
     Args:
         leaf: the leaf of CPUID, or the entry of the auxiliary vector.
         subleaf: the subleaf of CPUID.
-        word: which register has the bit: 0 to 3 are EAX, EBX, ECX and EDX.
+        word: the register with the bit: 0 to 3 are EAX, EBX, ECX and EDX.
         bit: the number of the bit.
-        state: the bits of XCR0 that say whether the system saves the registers.
+        state: the bits of XCR0 that are set if the system saves the registers.
     """
 
     leaf: int
@@ -24,9 +24,16 @@ class Feature(NamedTuple):
     state: int = 0
 
 
+# The registers of CPUID's answer.
 _EAX, _EBX, _ECX, _EDX = range(4)
+# The leaf of AMD's extended features.
 _EXTENDED = 0x80000001
-_YMM, _ZMM, _TILES = 0x6, 0xE6, 0x60000
+# The bits of XCR0 for the state that the system must save: AVX.
+_YMM = 0x6
+# AVX-512.
+_ZMM = 0xE6
+# AMX.
+_TILES = 0x60000
 
 # By LLVM's names; from Intel's and AMD's manuals of their instruction sets.
 _X86 = {
@@ -80,7 +87,9 @@ _X86 = {
     "avxneconvert": Feature(7, 1, _EDX, 5, _YMM),
 }
 
-_HWCAP, _HWCAP2 = 16, 26
+# The types of the words of features in the auxiliary vector, for ``getauxval``.
+_HWCAP = 16
+_HWCAP2 = 26
 
 # By LLVM's names; from Linux's asm/hwcap.h.
 _ARM = {
@@ -103,7 +112,7 @@ FEATURES = {"x86_64": _X86, "aarch64": _ARM}
 
 
 def required(architecture: str, features: Iterable[str]) -> dict[str, Feature]:
-    """Returns those of LLVM's features of a target that a library asks its processor for, in the order of the table.
+    """Selects the features of a target that a library asks its processor for, in the order of the table.
 
     >>> required("x86_64", {"avx2", "cmov"})
     {'avx2': Feature(leaf=7, subleaf=0, word=1, bit=5, state=6)}

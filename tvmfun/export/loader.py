@@ -45,7 +45,7 @@ else:
 __all__ = ["LeafInfo", "SizeInfo", "Step", "load", "read_manifest"]
 
 ABI_VERSION = 2
-#: Buffers begin at multiples of so many bytes.
+#: Buffers are aligned to this many bytes.
 ALIGNMENT = 64
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 #: The names of ``tvmfun_dtype`` by number.
@@ -57,7 +57,7 @@ _STATUSES = (*_OF_CALLS, "KERNEL_FAILED", "MISSING_FEATURE", "DAMAGED_FILE", "WR
 
 #: The largest dynamic size: kernels index with 32 bits.
 MOST_SIZE = 2**31 - 1
-# A step remembers the shapes for so many sets of sizes.
+# A step remembers the shapes for at most this many sets of sizes.
 _SHAPES_KEPT = 1024
 
 # At the end of the file: the offset and size of the manifest, the checksum of everything before it, and a mark.
@@ -85,7 +85,7 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
         path: the library.
 
     Raises:
-        ExportError: if the file is truncated or altered, or is no exported function.
+        ExportError: if the file is truncated or altered, or is not an exported function.
         OSError: if it cannot be read.
     """
     return _checked(path)[1]
@@ -123,7 +123,7 @@ def _checked(path: str | os.PathLike[str]) -> tuple[str, dict[str, Any]]:
 
 
 def _check_manifest(manifest: Mapping[str, Any]) -> None:
-    """Checks the leaves and trees; raises any error of Python if they are not what an export writes."""
+    """Checks the leaves and trees; raises any error of Python if they differ from an export's form."""
     for kind, tree, others in (("inputs", "arguments", "outputs"), ("outputs", "results", "inputs")):
         leaves = [_leaf(entry) for entry in manifest[kind]]
         if _leaf_count(manifest[tree]) != len(leaves):
@@ -229,10 +229,10 @@ class SizeInfo(NamedTuple):
         name: its name.
         min: the smallest value.
         max: the largest value.
-        input: the position of the argument that shows it.
+        input: the position of the argument that determines it.
         axis: the axis of this argument.
-        factor: the axis has this many times the size,
-        term: and so many more elements.
+        factor: the axis has ``factor * size + term`` elements.
+        term: see ``factor``.
     """
 
     name: str
@@ -275,7 +275,7 @@ class LeafInfo(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """The size in bytes; 0 where it is dynamic."""
+        """The size in bytes; 0 if it is dynamic."""
         return 0 if self.is_dynamic else math.prod(map(int, self.shape)) * _numpy_dtype(self.dtype).itemsize
 
 
@@ -329,7 +329,7 @@ def load(path: str | os.PathLike[str], *, threads: int = 0) -> Step:
 class Step:
     """An exported function in this process; made by :func:`load`.
 
-    It is called like the function it was: with the same trees, of NumPy arrays. Named tuples come back as named tuples
+    It is called like the original function, with the same trees of NumPy arrays. Named tuples come back as named tuples
     of the same fields, and instances of other classes as objects with the same attributes. Any number of threads may
     call it.
 
@@ -424,10 +424,10 @@ class Step:
         return _built(self.manifest["results"], iter(self.run(arrays)))
 
     def run(self, arrays: Sequence[Any]) -> list[np.ndarray]:
-        """Runs it on the leaves of the arguments, in the order of ``inputs``; returns those of the result.
+        """Runs it on the leaves of the arguments, in the order of ``inputs``; returns the leaves of the result.
 
         Raises:
-            ExportError: if there are more or fewer, one has another shape or dtype, or a kernel fails.
+            ExportError: if their number, a shape or a dtype differs, or a kernel fails.
         """
         if len(arrays) != len(self.inputs):
             raise _error("BAD_ARGUMENT", f"it takes {len(self.inputs)} arrays", str(len(arrays)), where=self.name)
@@ -513,7 +513,7 @@ class Step:
         return copy
 
     def _number(self, info: LeafInfo, value: Any, dtype: np.dtype) -> np.ndarray:
-        """A Python number, which has the dtype of its argument if that can hold it."""
+        """A Python number in the dtype of its argument, which must be able to hold it."""
         try:
             return np.asarray(value, None if isinstance(value, float) and dtype.kind in "biu" else dtype)
         except OverflowError:
@@ -588,7 +588,7 @@ def _base_references(array: np.ndarray) -> int:
     return sys.getrefcount(array.base)
 
 
-# The count where no other array is a view of the same memory.
+# The reference count if no other array is a view of the same memory.
 _ONE_VIEW = _base_references(_empty((1,), np.dtype("uint8")))
 
 

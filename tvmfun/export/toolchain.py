@@ -1,4 +1,4 @@
-"""The C compiler that makes a library of object files, for this machine or another."""
+"""The C compiler that links object files to a library, for this machine or another."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FOR_CPUS = ("step.c", "sizes.c", "buffers.c", "kernels.c", "pool.c", "processor.
 #: The files of every library for NVIDIA's GPUs.
 FOR_CUDA = ("cuda_step.c", "buffers.c", "cuda_launches.c", "cuda_driver.c")
 _OPTIONS = ("-std=c11", "-O2", "-fPIC", "-fvisibility=hidden", "-D_GNU_SOURCE")
-# Object files by the compiler's command and the name of the source.
+# Compiled object files by the compiler's command and the name of the source.
 _COMPILED: dict[tuple[str, ...], bytes] = {}
 # The variables of kernels, which the library's own definitions replace.
 _VARIABLES = "__TVM*", "__tvm_ffi__library_ctx"
@@ -32,7 +32,7 @@ class Toolchain:
     """A C compiler, with its linker.
 
     Args:
-        architecture: what it has to compile for, by the first part of LLVM's triple.
+        architecture: the architecture to compile for, the first part of LLVM's triple.
         is_foreign: whether this machine has another architecture.
         compiler: the command, or None to look for one.
 
@@ -66,7 +66,7 @@ class Toolchain:
         return objects
 
     def join(self, objects: Sequence[Path], joined: Path, old: str, new: str) -> Path:
-        """Makes one object file of several, whose only function for others is ``old`` under the name ``new``."""
+        """Joins object files to one, whose only exported function is ``old`` under the name ``new``."""
         done = "made of several targets"
         self._run(["-r", "-nostdlib", "-o", str(joined), *map(str, objects)], done)
         kept = [option for name in (*_VARIABLES, new) for option in ("--keep-global-symbol", name)]
@@ -116,7 +116,7 @@ def _own() -> list[str]:
 
 
 def _found(architecture: str) -> list[str]:
-    """A cross compiler: that of the system's packages, or the one in the wheel ``ziglang``."""
+    """A cross compiler: from the system's packages, or from the wheel ``ziglang``."""
     name = f"{architecture}-linux-gnu-gcc"
     if shutil.which(name):
         return [name]

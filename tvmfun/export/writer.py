@@ -144,7 +144,7 @@ def _is_for_gpus(targets: Sequence[Any]) -> bool:
 
 
 def _architecture(targets: Sequence[Any]) -> str:
-    """The one architecture of all targets; of GPUs, that of the host."""
+    """The one architecture of all targets; for GPUs, the host's."""
     found = {lowering.architecture(target if lowering.is_cpu(target) else target.host) for target in targets}
     if len(found) != 1:
         raise ExportError("export", "the targets must have one architecture", got=", ".join(sorted(found)) or "none")
@@ -160,7 +160,7 @@ def _described(target: Any) -> str:
 
 
 def _objects(toolchain: Toolchain, module: NativeModule, folder: Path, symbol: str) -> list[Path]:
-    """The object files of a module, whose ``main`` has this name; one file, if it is another name than that of all."""
+    """The object files of a module; joined to one file if ``main`` has to be renamed to this name."""
     with module.object_files() as files:
         kernels = [Path(shutil.copyfile(file, folder / f"{symbol}_{i}.o")) for i, file in enumerate(files)]
     return kernels if symbol == _MAIN else [toolchain.join(kernels, folder / f"{symbol}.o", _MAIN, symbol)]
@@ -200,7 +200,7 @@ def _leaves(
 ) -> tuple[list[Leaf], list[Leaf]]:
     """The arguments and results, and which results are written over which arguments: by the plan of the first variant.
 
-    Other variants may compute a result elsewhere: the library copies it. They must not compute it in another argument.
+    Other variants may compute a result in other memory, from which the library copies it, but not in another argument.
     """
     before = len(program.captured)
     partners: dict[int, int] = {}  # by argument

@@ -41,7 +41,7 @@ class ChannelsLast:
 
 
 def channels_first(value: Any) -> Any:
-    """An array with its channels first; other values are returned as they are."""
+    """An array with its channels first; other values are returned unchanged."""
     return tnp.moveaxis(value.stored, -1, 1) if isinstance(value, ChannelsLast) else value
 
 

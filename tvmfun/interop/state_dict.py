@@ -42,7 +42,7 @@ class Row(NamedTuple):
             ``(outputs, inputs, *window)``; ``"conv_transpose"``, ``(inputs, outputs / groups, *window)``.
         part: ``(k, n)`` if the leaf is the k-th of n equal parts of the array, along its axis of outputs.
         tied: whether the array is another name for a leaf that has a row already: it may be missing, and is written.
-        groups: those of a transposed convolution.
+        groups: the groups of a transposed convolution.
     """
 
     path: str

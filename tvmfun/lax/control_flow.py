@@ -35,7 +35,7 @@ def scan(
     reverse: bool = False,
     unroll: int | bool = 1,
 ) -> tuple[Any, Any]:
-    r"""Applies ``f`` to one row of ``xs`` after the other, carrying state along: ``(carry, ys)``.
+    r"""Applies ``f`` to the rows of ``xs`` in order, carrying state along: ``(carry, ys)``.
 
     .. code-block:: python
 
@@ -49,7 +49,7 @@ def scan(
         f: ``(carry, x) -> (carry, y)`` on trees of arrays; the carry keeps its tree, shapes and dtypes.
         init: the first carry.
         xs: a tree of arrays with one row per step along their first axis, or None.
-        length: the number of steps, where ``xs`` does not tell.
+        length: the number of steps, if there is no ``xs``.
         reverse: whether to go from the last row to the first; ``ys`` keep the order of ``xs``.
         unroll: how many steps become straight code inside the loop; ``True`` for all of them. Changes speed and
             nothing else. A loop of a dynamic number of steps stays as it is.
@@ -423,7 +423,7 @@ def _common(where: str, names: Sequence[str], avals: Sequence[ShapeDtype]) -> Sh
 
 
 def map(f: Callable, xs: Any, *, batch_size: int | None = None) -> Any:
-    """Applies ``f`` to one row of ``xs`` after the other and stacks the results.
+    """Applies ``f`` to the rows of ``xs`` one by one, and stacks the results.
 
     Unlike ``vmap``, which does all rows at once and needs memory for all of them.
 

@@ -367,7 +367,7 @@ def conv_general_dilated_patches(
     precision: Any = None,
     preferred_element_type: DTypeLike | None = None,
 ) -> Array:
-    """Returns what each window of a convolution reads, as channels: all positions of the first channel, the next, ...
+    """Returns the elements of each window of a convolution as channels: all positions of the first channel first.
 
     Args:
         lhs: the array, float.

@@ -224,7 +224,7 @@ def shift_right_logical(x: ArrayLike, y: ArrayLike) -> Array:
 
 
 def _shift_right(name: str, x: Any, y: Any, kinds: tuple[np.dtype, ...]) -> Array:
-    """Shifts the bits as those of one of the ``kinds``."""
+    """Shifts the bits as integers of one of the ``kinds``."""
     x, y = operands(name, x, y)
     own = dtypes.NAMES[x.dtype]
     if x.dtype in kinds or not dtypes.is_integer(x.dtype):
@@ -242,7 +242,7 @@ def mul(x: ArrayLike, y: ArrayLike, *, out_dtype: DTypeLike | None = None) -> Ar
 
 
 def div(x: ArrayLike, y: ArrayLike) -> Array:
-    """Returns :math:`x / y`, elementwise; of integers the part before the point.
+    """Returns :math:`x / y`, elementwise; quotients of integers are truncated.
 
     Integers divided by 0 are -1, the largest number if there is no sign.
     """
@@ -260,7 +260,7 @@ def div(x: ArrayLike, y: ArrayLike) -> Array:
 
 
 def rem(x: ArrayLike, y: ArrayLike) -> Array:
-    """Returns what :func:`div`, rounded towards 0, leaves: with the sign of :math:`x`, elementwise.
+    """Returns the remainder of :func:`div`, rounded towards 0, with the sign of :math:`x`, elementwise.
 
     Integers divided by 0 are left as they are.
     """

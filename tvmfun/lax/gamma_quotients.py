@@ -20,12 +20,14 @@ from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.lax import elementwise
 
-# From here on the series of Stirling's formula has all digits of a float64.
+# From this argument on, the series of Stirling's formula has all digits of a float64.
 _LARGE = 8.0
 _STIRLING = [1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156, -3617 / 122400, 43867 / 244188]
 _EULER = 0.57721566490153286
-# Arguments up to which the series of ln(1 + x) - x in x / (2 + x), and of ln Gamma(1 + x) in x, are summed.
-_NEAR_ONE, _NEAR_ZERO = 0.5, 0.25
+# The largest argument for which the series of ln(1 + x) - x in x / (2 + x) is summed.
+_NEAR_ONE = 0.5
+# The largest argument for which the series of ln Gamma(1 + x) in x is summed.
+_NEAR_ZERO = 0.25
 
 
 def _zeta(s: int) -> float:
@@ -215,7 +217,7 @@ def _one_small(except_where: Array, k: Array, m: Array, p: Array) -> Array:
     far = (x + s - 0.5) * tnp.log1p(s / x) - s + _stirling_remainder(x + s) - _stirling_remainder(x)
     few = tnp.where(is_large, 1.0, large)
     near = lgamma1p(tnp.where(is_large, 1.0, small) + few) - lgamma1p(few)
-    # The logarithms of the mean and of what is left of the quotient are of the size of the result.
+    # The logarithms of the mean and of the rest of the quotient are about as large as the result.
     powers = _times_log(small, tnp.where(is_large, x * own, own)) + with_other
     return powers + tnp.where(is_large, far, near) - lgamma1p(small)
 

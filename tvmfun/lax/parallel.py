@@ -1,4 +1,4 @@
-"""Collectives: what the examples of an axis that ``vmap`` gave a name exchange."""
+"""Collectives: exchanges between the examples of an axis that ``vmap`` gave a name."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ AxisName = str | Sequence[str]
 def _names(where: str, axis_name: AxisName) -> tuple[str, ...]:
     names = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
     for name in names:
-        _axis_size(name, where)  # explains a name that nobody gave
+        _axis_size(name, where)  # explains a name that does not exist
     return names
 
 

@@ -37,7 +37,7 @@ def sort(
         operand: an array, or a tuple of arrays of one shape.
         dimension: the axis.
         is_stable: whether equal elements must keep their order; they always do.
-        num_keys: how many arrays of the tuple decide: the first, where that is equal the second, and so on.
+        num_keys: the number of arrays of the tuple that are keys: the first, for equal elements the second, and so on.
 
     Returns:
         An array, or a tuple of as many arrays. NaNs are last. Gradients go where the elements came from.
@@ -78,7 +78,7 @@ def top_k(operand: NestedArrayLike, k: int, *, axis: int = -1) -> tuple[Array, A
         axis: the axis.
 
     Returns:
-        ``(values, indices)``. Of equal elements the first comes first; NaNs are larger than numbers.
+        ``(values, indices)``. Equal elements keep their order; NaNs are larger than numbers.
 
     Raises:
         ArgumentError: if there are fewer elements.

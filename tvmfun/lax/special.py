@@ -149,7 +149,7 @@ def _gamma_parts(a: Array, x: Array) -> tuple[Array, Array, Array, Array, Array]
 def _incomplete_gamma(a: Array, x: Array, upper: bool) -> Array:
     by_fraction, a_series, x_series, a_fraction, x_fraction = _gamma_parts(a, x)
     log_factor = log_poisson(a, x)
-    # A series of tiny terms is 1, but what it exceeds 1 by is not 0.
+    # A series of tiny terms is 1, but its excess over 1 is not 0.
     log_low = log_factor + tnp.log1p(_gamma_series(a_series, x_series, 1.0))
     high = a * tnp.exp(log_factor) * _gamma_fraction(a_fraction, x_fraction, 1.0)
     if upper:
@@ -379,7 +379,7 @@ def _zeta(x: Array, q: Array) -> Array:
         factor = factor * ((x + (2 * j - 1)) * (x + 2 * j))
         power = power / (end * end)
     total = tnp.where(tnp.isinf(q), 0.0, total)
-    # Of infinite powers only the one of 1 is not 0 or infinite.
+    # The infinite power of 1 is 1; all others are 0 or infinite.
     at_infinity = tnp.where(q > 1, 0.0, tnp.where(q == 1, 1.0, math.inf))
     total = tnp.where(tnp.isinf(x), at_infinity, total)
     is_pole = tnp.logical_or(x == 1, tnp.logical_and(q <= 0, tnp.floor(q) == q))

@@ -58,7 +58,7 @@ def max_window(
 def sum_window(
     x: NestedArrayLike, window: Sequence[int], strides: Sequence[int] | None = None, padding: Padding = "VALID"
 ) -> Array:
-    """Returns the sum of each window; the arguments are those of :func:`max_window`."""
+    """Returns the sum of each window; the arguments are as for :func:`max_window`."""
     return _window("sum_window", conv_ops.window_sum, x, window, strides, padding)
 
 

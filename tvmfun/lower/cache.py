@@ -47,7 +47,7 @@ Executable: TypeAlias = disk_cache.Stored | CudaExecutable | DynamicCudaExecutab
 _EXECUTABLES: OrderedDict[str, Executable] = OrderedDict()
 # TVM's compiler is not thread-safe, and two threads must not compile the same Program twice.
 _LOCK = RLock()
-# Held across a fork: the child must not inherit a half-finished compilation, or a lock that nobody releases.
+# Held across a fork: the child must not inherit a half-finished compilation, or a lock that is never released.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
 # The compiler's globals are destroyed at exit; a thread that is compiling gets 30 seconds to finish.
@@ -55,7 +55,7 @@ atexit.register(_LOCK.acquire, timeout=30)
 
 
 def compile_program(program: Program, target: Target, donated: Sequence[int] = ()) -> Executable:
-    """Returns the Program compiled for ``target``: from this process, from disk, or anew.
+    """Returns the Program compiled for ``target``: from this process, from disk, or newly compiled.
 
     Args:
         program: the Program.
@@ -138,7 +138,7 @@ def sizes_as_integers(program: Program) -> set[Any]:
 
 @contextmanager
 def _explaining_large_arrays(program: Program) -> Iterator[None]:
-    """Makes an error of TVM about an array that 32-bit integers cannot index one of this library."""
+    """Replaces TVM's error about an array that 32-bit integers cannot index by an error of this library."""
     try:
         yield
     except TvmfunError:

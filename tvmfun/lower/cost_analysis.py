@@ -25,8 +25,8 @@ class CostAnalysis:
     Args:
         flops: the floating-point operations, as :func:`tvmfun.nn.summary` counts them. Values that several kernels
             compute to save memory count once.
-        bytes: the bytes that kernels read and write: arguments and results once per kernel, and of a table only the
-            rows that are looked up or written. Caches may save some of this traffic.
+        bytes: the bytes that kernels read and write: arguments and results once per kernel, and only those rows of
+            tables that are looked up or written. Caches may save some of this traffic.
 
     Both are formulas of the dynamic sizes, if there are any.
 
@@ -71,7 +71,7 @@ def moved_by(kernel: Kernel, in_place: InPlace, target: Target) -> Any:
         # A loop updates its state in place.
         return running(first, lambda program: _moved(program, target, range(len(program.inputs))))
     if in_place and first.op.overwrites is not None:
-        # Only the updated elements are written, as many as there are updates.
+        # Only the updated elements are written, one per update.
         others = sum(_bytes(atom) for i, atom in enumerate(first.inputs) if i != first.op.overwrites)
         return others + max((_bytes(atom) for atom in first.inputs[1:]), key=typical)
     read = _elements_read(kernel)
@@ -80,7 +80,7 @@ def moved_by(kernel: Kernel, in_place: InPlace, target: Target) -> Any:
 
 
 def _elements_read(kernel: Kernel) -> dict[Atom, Any]:
-    """The elements of each value that a kernel reads: some of those in which it looks up, all of the others."""
+    """The number of elements of each value that a kernel reads: all, or the elements that it looks up."""
     read: dict[Atom, Any] = {atom: atom.aval.size for atom in kernel.outputs}
     for equation in reversed(kernel.equations):
         wanted = max((read.get(out, 0) for out in equation.outputs), key=typical)

@@ -38,7 +38,7 @@ Form: TypeAlias = type[Plan] | type[DynamicPlan]
 # The directories and files about which there was a warning.
 _REFUSED: set[str] = set()
 
-# Numbers the libraries that have been loaded.
+# A counter of loaded libraries.
 _LOADED = itertools.count(1)
 
 
@@ -69,7 +69,7 @@ def least_seconds() -> float:
 
 
 def load(key: str, form: Form) -> Stored | None:
-    """Returns the stored executable of a key; None if there is none that can be trusted."""
+    """Returns the stored executable of a key; None without a trustworthy one."""
     executable = _trusted(f"{key}.so", lambda path: _load(path, form))
     if executable is not None:
         counters.loads += 1
@@ -82,7 +82,7 @@ def can_store() -> bool:
 
 
 def store(export: Callable[[str], None], plan: Plan | DynamicPlan, key: str, target: Target) -> Stored | None:
-    """Writes a module to disk and reads it back; None if that fails, or if :func:`can_store` says no."""
+    """Writes a module to disk and reads it back; None if that fails, or if :func:`can_store` is False."""
     path = _path(f"{key}.so")
     if path is None or not can_store():
         return None
@@ -100,7 +100,7 @@ def store(export: Callable[[str], None], plan: Plan | DynamicPlan, key: str, tar
 
 
 def load_bytes(name: str) -> bytes | None:
-    """Returns what :func:`store_bytes` stored under a name; None if there is nothing that can be trusted."""
+    """Returns the bytes that :func:`store_bytes` stored under a name; None without trustworthy ones."""
     found = _trusted(name, _undamaged)
     return found[0] if found else None
 
@@ -210,7 +210,7 @@ def _load(path: Path, form: Form) -> Stored | None:
 
 
 def _library(content: bytes, path: Path) -> Any:
-    """Loads a library from a copy of its content in memory, which nobody can change, if the system has such files."""
+    """Loads a library from an immutable copy of its content in memory, if the system has such files."""
     load = tvm.get_global_func("ffi.Module.load_from_file.so")
     if not hasattr(os, "memfd_create"):
         return load(str(path), "so")
@@ -229,5 +229,5 @@ def _library(content: bytes, path: Path) -> Any:
 
 
 def has_linker() -> bool:
-    """Whether a C compiler is found, which links libraries."""
+    """Whether there is a C compiler, which links libraries."""
     return any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++", "c++"))

@@ -13,8 +13,8 @@ from types import FrameType
 def held_interrupts() -> Iterator[None]:
     """Calls the handler of SIGINT at the end of the context, if the signal has come within it.
 
-    If a handler raises an exception while TVM's FFI makes the arguments of a callback, the FFI may free one of them
-    twice. Only the main thread is interrupted; a context should take some milliseconds.
+    If a handler raises an exception while TVM's FFI creates the arguments of a callback, the FFI may free one of them
+    twice. Only the main thread is interrupted; a context should take at most some milliseconds.
     """
     handler = signal.getsignal(signal.SIGINT) if current_thread() is main_thread() else None
     if not callable(handler):

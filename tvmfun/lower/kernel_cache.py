@@ -1,4 +1,4 @@
-"""Scheduled kernels by their text: layers of a network share them, and so do Programs."""
+"""Scheduled kernels by their text: layers of a network share them, and Programs, too."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KERNELS_KEPT = 4096
 def scheduled(
     kernel: Kernel, target: Target, in_place: InPlace = (), is_inside: bool = False, calls: bool = False
 ) -> tirx.PrimFunc | None:
-    """Returns the scheduled kernel, or None if it cannot write results over inputs as ``in_place`` says.
+    """Returns the scheduled kernel; None if it cannot write the results ``in_place``.
 
     Args:
         kernel: the kernel.
@@ -32,11 +32,11 @@ def scheduled(
         is_inside: whether it runs inside of control flow, on parts of arrays. Then no tuned schedule is used.
         calls: whether control flow may call other functions.
     """
-    # A tuned schedule writes in an order of its own, which kernels that share memory or loops cannot rely on.
+    # The order in which a tuned schedule writes is unknown, so kernels that share memory or loops cannot use it.
     record = database.find(kernel.text, target) if not (is_inside or in_place) else None
     is_cpu = targets.is_cpu(target)
     settings = Machine.of(target).settings if is_cpu else None
-    is_inside = is_inside and not is_cpu  # the schedules of CPUs are the same
+    is_inside = is_inside and not is_cpu  # schedules for CPUs are the same
     key = (kernel.text, str(target), settings, in_place, record, is_inside, calls and kernel.is_control)
     if key not in _KERNELS:
         _KERNELS[key] = _new(kernel, target, in_place, record, is_inside, calls)

@@ -73,16 +73,16 @@ _FLAGS = {
     "bf16": "bf16",
     "i8mm": "i8mm",
 }
-# Of these, what Linux knows by name but does not list; LLVM asks the processor for it (CPUID and XCR0).
+# Features that Linux has a name for but does not list; LLVM asks the processor for them (CPUID and XCR0).
 _UNLISTED = ("amx_fp16",)
-# Of the features that LLVM's name of the processor lacks, those that schedules use.
+# Features that schedules use and that LLVM's name of a processor may lack.
 _USED = ("amx-tile", "amx-bf16", "amx-fp16", "amx-int8", "avx512bf16", "avx512vnni", "avxvnni")
 
 _SYSTEM = Path("/sys/devices/system/cpu")
 _SIZES = {"K": 10, "M": 20, "G": 30}
 # arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA), by their numbers on x86-64.
 _REQUEST_OF_TILES = (158, 0x1023, 18)
-# The numbers by which glibc's ``sysconf`` knows the sizes of the data caches.
+# The numbers in glibc's ``sysconf`` of the sizes of the data caches.
 _SYSCONF = (188, 191, 194)
 
 
@@ -122,7 +122,7 @@ class Machine:
         cores: the number of threads that kernels may use.
         features: the features of ``FEATURES`` that it has, by LLVM's names.
         caches: the data caches of a core, from the first level on.
-        settings: what schedules choose by the machine.
+        settings: the numbers that schedules choose by the machine.
 
     >>> print(Machine.of(Target({"kind": "llvm", "mcpu": "graniterapids", "num-cores": 2})))
     vectors   32 of 64 bytes
@@ -143,8 +143,8 @@ class Machine:
     def of(cls, target: Target) -> Machine:
         """Returns the machine of a target; unknown processors are assumed to have 128-bit vectors.
 
-        The caches of this machine are read from the system, and its settings may have been measured; those of others
-        are looked up by LLVM's name, and derived.
+        The caches of this machine are read from the system, and its settings may have been measured. The caches of
+        other machines are looked up by LLVM's name, and their settings are derived.
         """
         here = is_here(target)
         return _machine(str(target), here, measured(description()) if here else None)
@@ -161,7 +161,7 @@ class Machine:
         return "\n".join(f"{name:10}{value}" for name, value in lines.items())
 
     def cache_bytes(self, level: int) -> int:
-        """The bytes of a cache level that one CPU may count on: its share, or that of the last level there is."""
+        """The bytes of a cache level that one CPU can use: its share, or its share of the last existing level."""
         cache = max((cache for cache in self.caches if cache.level <= level), key=lambda cache: cache.level)
         return cache.nbytes // cache.cpus
 
@@ -221,11 +221,11 @@ def llvm_features(target: Target) -> frozenset[str]:
 
 
 def corrections(implied: Set[str], flags: frozenset[str]) -> list[str]:
-    """Returns what LLVM's name of a processor says too much or too little, as features for a target.
+    """Returns the differences between the features of LLVM's name of a processor and its flags, for a target.
 
     Args:
         implied: LLVM's features of the name.
-        flags: the kernel's names of what the processor has; if it gives none, the name has to do.
+        flags: the kernel's names of the processor's features; without any, the name is trusted.
     """
     present = {feature for flag, feature in _FLAGS.items() if flag in flags}
     return [f"-{name}" for name in lacking(implied, flags)] + [
@@ -234,14 +234,14 @@ def corrections(implied: Set[str], flags: frozenset[str]) -> list[str]:
 
 
 def lacking(features: Set[str], flags: frozenset[str]) -> list[str]:
-    """Returns which of LLVM's features a processor lacks that has ``flags``; none if the kernel gives no flags."""
+    """Returns the features of LLVM's that a processor with ``flags`` lacks; none if the kernel gives no flags."""
     absent = {feature for flag, feature in _FLAGS.items() if flag not in flags}
     return sorted(features & absent) if flags else []
 
 
 @cache
 def description() -> str:
-    """Returns what a measurement of this machine depends on: the processor, its caches, and versions.
+    """Returns a description of what a measurement depends on: the processor, its caches, and versions.
 
     Not the number of threads, because results are the same for any.
     """
@@ -255,7 +255,7 @@ def description() -> str:
 
 @cache
 def system_flags() -> frozenset[str]:
-    """Returns the kernel's names of the features that this process may use, or none where it does not list them."""
+    """Returns the kernel's names of the features that this process may use; none if it does not list them."""
     match = re.search(r"^(?:flags|Features)\s*:(.*)$", _read(Path("/proc/cpuinfo")), re.MULTILINE)
     flags = frozenset(match[1].split()) if match else frozenset()
     if "amx_tile" not in flags:
@@ -274,7 +274,7 @@ def features_by_cpuid() -> frozenset[str]:
 
 @cache
 def may_use_tiles() -> bool:
-    """Asks Linux for the tiles of AMX, which it saves only for processes that did; returns whether it agrees."""
+    """Asks Linux for the tiles of AMX, which it only saves for processes that ask; returns whether it agrees."""
     try:
         return ctypes.CDLL(None).syscall(*_REQUEST_OF_TILES) == 0
     except (OSError, AttributeError, TypeError):
@@ -317,7 +317,7 @@ def cpu_list_size(text: str) -> int:
 
 
 def _read(path: Path) -> str:
-    """The text of a file of the system, or nothing."""
+    """The text of a file of the system; empty if it cannot be read."""
     try:
         return path.read_text().strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""The pipeline: the passes that make machine code of a Program, in the order in which they run."""
+"""The pipeline: the passes that turn a Program into machine code, in the order in which they run."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def build_with_steps(
     exported: bool = False,
     emission: Callable[[], Emission | None] = lambda: None,
 ) -> tuple[NativeModule, Plan | DynamicPlan, list[Step]]:
-    """The same, and the kernels in the order in which they are called; ``main`` may read a clock between them."""
+    """Like :func:`build`, and also returns the kernel calls in order; with ``is_timed``, ``main`` reads a clock."""
     is_optimized = bool(program.sizes) or work(program) > _LITTLE_WORK
     # Threads compile the first kernels while others are still being scheduled.
     with Kernels(target, is_optimized, exported, emission) as kernels:
@@ -146,7 +146,7 @@ def build_with_steps(
 def build_for_cuda(program: Program, target: Target, donated: Collection[int] = ()) -> CudaModule:
     """All stages, for a GPU.
 
-    Where there is no compiler of CUDA, the module has the launches but no machine code, and says why.
+    Without a compiler of CUDA, the module has the launches but no machine code, and the reason.
 
     Raises:
         TargetError: if the target has no architecture, or the compiler does not know it.

@@ -52,7 +52,7 @@ class Outcome(NamedTuple):
 
     Args:
         outputs: its results.
-        damage: the memory that it must not write and did, in words, or "".
+        damage: a description of memory that it wrote but must not write, or "".
     """
 
     outputs: list[np.ndarray]
@@ -82,7 +82,7 @@ class Probe:
         function = lambda *addresses: compiled(*addresses, *numbers)
         arguments = [values[atom] for atom in kernel.inputs]
         if not _may_run_forever(step):
-            # Leaves NaN in the workspaces, which the second run gets again.
+            # Leaves NaN in the workspaces, which the second run reuses.
             _call(function, step, [_poisoned(value) for value in arguments])
         return _call(function, step, arguments)
 

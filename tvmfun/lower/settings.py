@@ -17,9 +17,13 @@ from tvmfun.lower import disk_cache
 
 #: With fewer vector registers, the tiles of products are narrower.
 MANY_REGISTERS = 32
-# With at most so large an L1 cache and an L2 cache of ``_FAR_BYTES``, or one of ``LARGE_BYTES``, panels are for L2; for
-# narrow tiles with one of ``_SMALL_BYTES``. docs/decisions/0035-machine.md has the measurements.
-_NEAR_BYTES, _SMALL_BYTES, _FAR_BYTES = 48 << 10, 512 << 10, 1 << 20
+# Panels are for L2 if it is large enough, else for L1: docs/decisions/0035-machine.md has the measurements. This is
+# the least L2 for panels of narrow tiles, in bytes.
+_SMALL_BYTES = 512 << 10
+# The most bytes of an L1 cache for which an L2 cache of ``_FAR_BYTES`` is enough; with a larger one, ``LARGE_BYTES``.
+_NEAR_BYTES = 48 << 10
+# The least L2 beside a small L1, in bytes.
+_FAR_BYTES = 1 << 20
 #: The bytes of a large L2 cache.
 LARGE_BYTES = 2 << 20
 
@@ -47,7 +51,7 @@ DEFAULT = Settings()
 
 
 def derived(registers: int, near: int, far: int) -> Settings:
-    """Returns the settings for a machine that nobody has measured.
+    """Returns the settings for a machine without measurements.
 
     Args:
         registers: the number of vector registers.
@@ -81,10 +85,10 @@ def using(settings: Settings) -> Iterator[None]:
 
 
 def measured(machine: str) -> Settings | None:
-    """Returns the settings that were found by measuring on this machine; None if there are none, or not wanted.
+    """Returns the settings that were measured on this machine; None if there are none, or they are disabled.
 
     Args:
-        machine: a description of the processor and the versions, of which results are a function.
+        machine: a description of the processor and of the versions that measurements depend on.
 
     Raises:
         ArgumentError: if ``TVMFUN_CALIBRATION`` is neither 0 nor 1.

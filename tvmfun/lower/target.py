@@ -1,4 +1,4 @@
-"""Targets: resolution of what users pass, and the target of this machine."""
+"""Targets: resolution of users' arguments, and the target of this machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tvmfun.runtime import devices
 from tvmfun.threads import cpu_count
 
 _KINDS = ("llvm", "cuda")
-# Attributes of a target from a file; others could be any option of LLVM.
+# The attributes that a target from a file may have; others could be any option of LLVM.
 _SAVED = frozenset(
     (
         *("kind", "tag", "keys", "host", "libs", "num-cores", "mcpu", "mtriple", "mattr", "mabi", "mfloat-abi"),
@@ -88,7 +88,7 @@ def from_json(described: Mapping[str, Any]) -> Target:
     """The target of a file, as ``str`` wrote it.
 
     Raises:
-        TargetError: if it has other attributes than those of CPUs and GPUs, or TVM cannot make a target of it.
+        TargetError: if it has attributes that CPUs and GPUs do not have, or TVM cannot make a target of it.
     """
     host = described.get("host", {})
     unknown = [name for part in (described, host) for name in part if name not in _SAVED]

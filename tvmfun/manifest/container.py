@@ -37,7 +37,7 @@ def sealed(content: bytes, manifest: dict[str, Any] | bytes) -> bytes:
 
 
 def opened(container: bytes) -> tuple[bytes, dict[str, Any]]:
-    """Returns what is before the manifest, and the manifest.
+    """Returns the content before the manifest, and the manifest.
 
     Raises:
         ValueError: if the container is truncated or altered.

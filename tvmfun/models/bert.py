@@ -257,7 +257,7 @@ BERT_STATE_DICT = [
     Row(".word_head.bias", "cls.predictions.bias"),
     Row(".word_head.bias", "cls.predictions.decoder.bias", tied=True),
 ]
-#: Those of ``transformers.BertForPreTraining`` besides.
+#: The additional names of ``transformers.BertForPreTraining``.
 NEXT_SENTENCE_STATE_DICT = [
     *linear(".sentence_head.pooler", "bert.pooler.dense"),
     *linear(".sentence_head.classifier", "cls.seq_relationship"),

@@ -56,7 +56,7 @@ def generate(
         max_new_tokens: the number of tokens to append.
         max_length: the size of the caches of keys and values: an upper bound of all lengths.
         lengths: the number of tokens of each prompt, (batch,), if some are shorter and padded at their end.
-        temperature: what logits are divided by; 0 takes the most probable token.
+        temperature: the divisor of logits; 0 takes the most probable token.
         top_k: if given, only this many tokens, the most probable, can be drawn.
         top_p: if given, only the most probable tokens that together have at least this probability can be drawn.
         end_token: a sequence ends with this token; it is repeated up to the end of the array.

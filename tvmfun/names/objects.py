@@ -8,7 +8,7 @@ from typing import Any
 from tvmfun.names.modules import RENAMED, reason_for
 from tvmfun.names.of_pytorch import OF_MODULES, OF_OPTIMIZERS, OF_TENSORS
 
-#: What does the work of attributes of the functions that JAX's ``jit`` returns, and of their ``trace``.
+#: Replacements of attributes of the functions that JAX's ``jit`` returns, and of their ``trace``.
 _OF_COMPILED = {
     "as_text": "f.lower(*args).compile().as_text()",
     "clear_cache": "tvmfun.clear_caches()",
@@ -19,7 +19,7 @@ _OF_COMPILED = {
     "trace": "tvmfun.trace(f)(*args)",
 }
 _FUNCTIONS = ("tvmfun.numpy", "tvmfun.nn.functional", "tvmfun.numpy.linalg", "tvmfun.lax")
-#: By kind: what does the work of an attribute, the modules whose functions may, and the suggestion otherwise.
+#: By kind: replacements of attributes, modules with functions of their names, and the default suggestion.
 _KINDS = {
     "array": (OF_TENSORS, _FUNCTIONS, "a function of tvmfun.numpy"),
     "layer": (OF_MODULES, (), "docs/from_pytorch.md, which has a table"),

@@ -95,7 +95,7 @@ REASONS = {
     r"zero_grad": "gradients are results, and nothing accumulates them",
 }
 
-#: What does the work of attributes of tensors.
+#: Replacements of attributes of tensors.
 OF_TENSORS = {
     "backward": _GRADIENTS,
     "bfloat16": 'x.astype("bfloat16")',
@@ -130,7 +130,7 @@ OF_TENSORS = {
     "view_as": "x.reshape(y.shape)",
 }
 
-#: What does the work of methods of modules.
+#: Replacements of methods of modules.
 OF_MODULES = {
     "apply": "the weight_init= of a layer",
     "bfloat16": 'tvmfun.tree.map(lambda x: x.astype("bfloat16"), model)',
@@ -154,7 +154,7 @@ OF_MODULES = {
     "training": _TRAIN,
 }
 
-#: What does the work of attributes of optimizers.
+#: Replacements of attributes of optimizers.
 OF_OPTIMIZERS = {
     "add_param_group": "tvmfun.optim.partition",
     "load_state_dict": "tvmfun.checkpoints.load(path, like=opt_state)",
@@ -163,7 +163,7 @@ OF_OPTIMIZERS = {
     "step": "updates, opt_state = optimizer.update(grads, opt_state, params), and tvmfun.optim.apply_updates",
 }
 
-#: What arguments of PyTorch's functions are called here.
+#: The names here of arguments of PyTorch's functions.
 ARGUMENTS = {
     "betas": ("b1", "b2"),
     "dim": ("axis",),
@@ -176,7 +176,7 @@ ARGUMENTS = {
     "training": ("train",),
 }
 
-#: What does the work of other arguments, in functions that have another one; "" is for any function.
+#: Replacements of other arguments, by function; "" is for any function.
 INSTEAD_OF_ARGUMENTS = {
     "attn_mask": ("mask", "mask=, which is true where a query attends"),
     "batch_first": ("", "sequences of (batch, length, features)"),

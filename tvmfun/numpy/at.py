@@ -91,7 +91,7 @@ class At:
         """Returns ``x[index]``.
 
         Args:
-            mode: what becomes of indices outside the array: ``"clip"`` gives the nearest element, ``"fill"`` or
+            mode: the treatment of indices outside the array: ``"clip"`` gives the nearest element, ``"fill"`` or
                 ``"drop"`` gives ``fill_value``. By default it is as for ``x[index]``.
             fill_value: by default NaN, for integers the one farthest from 0.
             promises: ``unique_indices`` and ``indices_are_sorted``, which make no difference.
@@ -291,7 +291,7 @@ def _mask_of(x: Array, mask: Array) -> Array:
 
 
 def _update_mask(x: Array, mask: Array, values: Any, combine: str) -> Array:
-    """Updates where a traced mask is true, with one value: nobody knows how many indices there are."""
+    """Updates where a traced mask is true, with one value, because the number of indices is unknown."""
     values = _values(x, values)
     if values.ndim or mask.shape != x.shape[: mask.ndim]:
         raise ConcretizationError(
@@ -332,7 +332,7 @@ def _update_slices(x: Array, items: list[Any], values: Any, combine: str) -> Arr
     if flipped:
         updates = shapes.flip(updates, axes=tuple(flipped))
     margins = {"low": tuple(low), "high": tuple(high), "interior": tuple(interior)}
-    # Of the zeros, the negative one changes nothing that it is added to.
+    # Adding -0.0 changes no number, but adding 0.0 would turn -0.0 into 0.0.
     spread = shapes.pad(updates, x.dtype.type(-0.0), **margins)
     if combine == "add":
         return add(x, spread)

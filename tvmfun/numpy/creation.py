@@ -72,7 +72,7 @@ def sizes_of(name: str, shape: Any) -> tuple[int, ...]:
 
     Raises:
         ConcretizationError: in the name of the function ``name``, if a size is being traced.
-        ArgumentError: in its name, if one is no integer.
+        ArgumentError: in its name, if one is not an integer.
     """
     try:
         return tuple(map(dims.index, shape))
@@ -91,10 +91,10 @@ def asarray(a: Any, dtype: Any = None, order: Any = None, *, copy: bool | None =
     """Returns an array with the elements of ``a``.
 
     Args:
-        a: an array of any library that speaks DLPack or ``__array__``, a number, or nested sequences.
+        a: an array of any library that supports DLPack or ``__array__``, a number, or nested sequences.
         dtype: of the result. By default that of ``a``; Python numbers become bool, int32 or float32.
         order: for NumPy: ``"K"``, ``"A"`` or ``"C"``; all arrays are in row-major order.
-        copy: True for a buffer of its own, which nobody else can donate; False to insist on sharing memory, which
+        copy: True for a buffer of its own, which no one else can donate; False to insist on sharing memory, which
             works for arrays of this library only.
         device: the device of the result; by default the CPU.
 
@@ -218,7 +218,7 @@ def array(
 
 
 def copy(a: NestedArrayLike, order: str | None = None) -> Array:
-    """Returns the array with a buffer of its own, which nobody else can donate; see :func:`asarray` for ``order``."""
+    """Returns the array with a buffer of its own, which no one else can donate; see :func:`asarray` for ``order``."""
     return asarray(a, None, order, copy=True)
 
 

@@ -150,7 +150,7 @@ def _main_diagonal(a: Array) -> Array:
 
 
 def _with_zeros(x: Array, before: int, after: int) -> Array:
-    """The array with so many zeros before and after the elements of its last axis."""
+    """Pads the last axis with ``before`` leading and ``after`` trailing zeros."""
     lead = (0,) * (x.ndim - 1)
     return ops.pad(x, x.dtype.type(0), low=(*lead, before), high=(*lead, after), interior=(0,) * x.ndim)
 

@@ -166,7 +166,7 @@ class ArrayNamespaceInfo:
     """
 
     def capabilities(self) -> dict[str, Any]:
-        """Returns what the namespace can do.
+        """Returns the capabilities of the namespace.
 
         Boolean indexing works outside traces. Functions whose result has a shape that depends on data do so too,
         and while tracing with JAX's ``size`` argument, which the standard does not have.

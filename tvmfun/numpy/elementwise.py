@@ -236,7 +236,7 @@ trunc = _rounding("trunc", ops.trunc, ":math:`x` without its fraction")
 
 
 def round(a: ArrayLike, decimals: int = 0, out: None = None) -> Array:
-    """Returns ``a`` rounded to ``decimals`` decimals, ties to even; integers stay as they are.
+    """Returns ``a`` rounded to ``decimals`` decimals, ties to even; integers do not change.
 
     >>> round(2.5), round(0.126, 2)
     (Array(2., dtype=float32), Array(0.13, dtype=float32))

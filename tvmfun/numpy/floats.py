@@ -145,14 +145,14 @@ def ldexp(x1: ArrayLike, x2: ArrayLike, /) -> Array:
 
 
 def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Array:
-    """Returns the array with numbers instead of NaN and infinities; integers stay as they are.
+    """Returns the array with numbers instead of NaN and infinities; integers do not change.
 
     Args:
         x: the array.
         copy: for NumPy; arrays are immutable, so a copy cannot be told from the original.
-        nan: what NaN becomes.
-        posinf: what infinity becomes; by default the largest number.
-        neginf: what negative infinity becomes; by default the smallest number.
+        nan: the replacement of NaN.
+        posinf: the replacement of infinity; by default the largest number.
+        neginf: the replacement of negative infinity; by default the smallest number.
 
     >>> nan_to_num(math.inf, posinf=9.0)
     Array(9., dtype=float32)

@@ -128,7 +128,7 @@ def _checked(function: Callable, wanted: list[tuple[str, ...]], sizes: dict[str,
 
 
 def apply_along_axis(func1d: Callable, axis: int, arr: NestedArrayLike, *args: Any, **kwargs: Any) -> Any:
-    """Returns the results of a function of vectors for all vectors along an axis, which theirs replace.
+    """Returns the results of a function of vectors for all vectors along an axis, which results replace.
 
     Args:
         func1d: a function of a vector, and of ``args`` and ``kwargs``.

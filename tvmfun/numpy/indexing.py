@@ -138,7 +138,7 @@ def static_integer(item: Any, axis: int, x: Array) -> int:
 
 
 def outside_as_arrays(x: Array, items: list[Any]) -> list[Any]:
-    """An index in which integers outside of their axes are arrays, for which a mode says what becomes of them."""
+    """An index in which integers outside of their axes are arrays, which a mode can treat."""
     result, axis = [], 0
     for item in items:
         if item is not None and item is not Ellipsis:
@@ -366,7 +366,7 @@ def wrapped(item: Any, size: int) -> Any:
 
 
 def check_mode(name: str, mode: str | None, default: str, promised: str) -> str:
-    """The treatment of indices outside the array: ``clip``, ``fill`` or ``wrap``, or ``promised`` for a promise.
+    """The treatment of indices outside the array: ``clip``, ``fill``, ``wrap``, or ``promised`` if there are none.
 
     Raises:
         ArgumentError: in the name of the function ``name``, if there is no such mode.

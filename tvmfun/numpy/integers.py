@@ -29,7 +29,7 @@ __all__ = [
 def with_other_bits(x: Array, dtype: np.dtype) -> Array:
     """The bits of elements as elements of another dtype, whose parts are along a last axis, the lowest first.
 
-    Wider elements are made of the last axis, which has as many as fit; narrower ones get a further axis.
+    Wider elements consist of the whole last axis; narrower ones get a further axis.
     """
     mine, its = x.dtype.itemsize, dtype.itemsize
     if mine == its or dtypes.bool_ in (x.dtype, dtype):

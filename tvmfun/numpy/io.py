@@ -56,7 +56,7 @@ def frombuffer(buffer: Any, dtype: DTypeLike = float, count: int = -1, offset: i
     """Returns the bytes of a buffer, which are copied, as numbers.
 
     Args:
-        buffer: bytes, or whatever has the buffer protocol.
+        buffer: bytes, or any object with the buffer protocol.
         dtype: of the numbers; by default float32.
         count: how many; by default all.
         offset: the number of bytes before the first.
@@ -68,12 +68,12 @@ def frombuffer(buffer: Any, dtype: DTypeLike = float, count: int = -1, offset: i
 
 
 def fromfile(file: Any, dtype: DTypeLike = float, *args: Any, **kwargs: Any) -> Array:
-    """Returns the numbers in a file; the arguments are those of ``numpy.fromfile``, the dtype by default float32."""
+    """Returns the numbers in a file; the arguments are as for ``numpy.fromfile``, the dtype by default float32."""
     return asarray(np.fromfile(file, dtypes.canonical(dtype), *args, **kwargs))
 
 
 def fromiter(iter: Any, dtype: DTypeLike, *args: Any, **kwargs: Any) -> Array:
-    """Returns the numbers of an iterable as a vector; the arguments are those of ``numpy.fromiter``.
+    """Returns the numbers of an iterable as a vector; the arguments are as for ``numpy.fromiter``.
 
     >>> fromiter((i * i for i in range(3)), "int32")
     Array([0, 1, 4], dtype=int32)
@@ -88,7 +88,7 @@ def fromstring(string: str, dtype: DTypeLike = float, count: int = -1, *, sep: s
         string: the text.
         dtype: of the numbers; by default float32.
         count: how many; by default all.
-        sep: what separates them.
+        sep: the separator of the numbers.
 
     >>> fromstring("1 2 3", int, sep=" ")
     Array([1, 2, 3], dtype=int32)
@@ -113,12 +113,12 @@ def load(file: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def save(file: Any, arr: NestedArrayLike, allow_pickle: bool = True) -> None:
-    """Writes an array to a file in NumPy's format; the arguments are those of ``numpy.save``."""
+    """Writes an array to a file in NumPy's format; the arguments are as for ``numpy.save``."""
     np.save(file, np.asarray(arr), allow_pickle)
 
 
 def savez(file: Any, *args: Any, allow_pickle: bool = True, **kwds: Any) -> None:
-    """Writes several arrays to a file in NumPy's format; the arguments are those of ``numpy.savez``."""
+    """Writes several arrays to a file in NumPy's format; the arguments are as for ``numpy.savez``."""
     own = {key: np.asarray(value) for key, value in kwds.items()}
     np.savez(file, *map(np.asarray, args), allow_pickle=allow_pickle, **own)
 
@@ -129,7 +129,7 @@ def get_printoptions() -> dict[str, Any]:
 
 
 def set_printoptions(*args: Any, **kwargs: Any) -> None:
-    """Sets how arrays are printed; the arguments are those of ``numpy.set_printoptions``."""
+    """Sets how arrays are printed; the arguments are as for ``numpy.set_printoptions``."""
     np.set_printoptions(*args, **kwargs)
 
 

@@ -157,7 +157,7 @@ def _view(self: Array, dtype: Any = None, *sizes: Any) -> Array:
     Raises:
         DtypeError: if it is bool, or elements are, and the widths differ.
         ShapeError: if there is no last axis of a whole number of wider elements.
-        ArgumentError: if it is a size, of which PyTorch's ``view`` takes several.
+        ArgumentError: if it is a size, as in PyTorch's ``view``.
     """
     if sizes or isinstance(dtype, int | tuple):
         got = ", ".join(map(repr, (dtype, *sizes)))

@@ -148,7 +148,7 @@ def matmul(
         raise ShapeError("matmul", "0-d arrays have no matrix product", got=f"{a.aval} and {b.aval}", hint="x1 * x2")
     inner = max(b.ndim - 2, 0)
     _require_match("matmul", a, a.ndim - 1, b, inner)
-    if b.ndim <= 2:  # one matrix for all: one contraction, whatever the leading axes are
+    if b.ndim <= 2:  # one matrix for all: one contraction, for any leading axes
         return dot_general(a, b, contract=((a.ndim - 1,), (inner,)), batch=((), ()), precision=precision)
     if a.ndim == 1:
         return dot_general(b, a, contract=((inner,), (0,)), batch=((), ()), precision=precision)
@@ -236,7 +236,7 @@ def outer(a: NestedArrayLike, b: NestedArrayLike, out: None = None) -> Array:
 def inner(
     a: NestedArrayLike, b: NestedArrayLike, *, precision: Any = None, preferred_element_type: DTypeLike | None = None
 ) -> Array:
-    """Returns the products over the last axes of both arrays; those of numbers are plain."""
+    """Returns the products over the last axes of both arrays; numbers are multiplied."""
     a, b = factors("inner", a, b, precision=precision, preferred_element_type=preferred_element_type)
     if not a.ndim or not b.ndim:
         return multiply(a, b)
@@ -277,7 +277,7 @@ def kron(a: NestedArrayLike, b: NestedArrayLike) -> Array:
 def cross(
     a: NestedArrayLike, b: NestedArrayLike, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None
 ) -> Array:
-    """Returns the vector products along an axis of size 3; the other axes broadcast. Of size 2, their third element.
+    """Returns the vector products along an axis of size 3, or their third elements for size 2; other axes broadcast.
 
     Args:
         a: the left vectors.
@@ -436,13 +436,13 @@ def _without_repeats(letters: str, x: Array) -> Term:
 
 
 def _summed(letters: str, x: Array, kept: set[str]) -> Term:
-    """Sums over the letters that nobody needs."""
+    """Sums over the letters that are not needed."""
     axes = tuple(i for i, letter in enumerate(letters) if letter not in kept)
     return ("".join(letter for letter in letters if letter in kept), sum(x, axes, x.dtype)) if axes else (letters, x)
 
 
 def _product(first: Term, second: Term, kept: set[str], sizes: dict[str, int], precision: Any) -> Term:
-    """The product of two arrays, summed over the letters that nobody needs any more."""
+    """The product of two arrays, summed over the letters that are not needed any more."""
     sides = []
     for (letters, x), (others, _) in ((first, second), (second, first)):
         letters, x = _summed(letters, x, kept.union(others))

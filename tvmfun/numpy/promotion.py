@@ -1,4 +1,4 @@
-"""Operands: conversion of what users pass into arguments of ops, all of one dtype."""
+"""Operands: conversion of users' arguments into arguments of ops, all of one dtype."""
 
 from __future__ import annotations
 
@@ -73,8 +73,9 @@ def convert(name: str, value: Any, dtype: np.dtype) -> Any:
 def operand_types(name: str, values: Sequence[Any]) -> list[tuple[np.dtype, bool]]:
     """The dtype of each value, and whether it is weak.
 
-    A ``numpy.float64`` is a Python float, which is what NumPy makes of one, and so is what is computed of such numbers
-    alone: they give way to arrays. Among numbers they keep their precision.
+    A ``numpy.float64`` counts as a Python float, because NumPy returns it for Python floats; results of such numbers
+    alone
+    do, too: they give way to arrays. Among numbers they keep their precision.
     """
     floats = [type(value) is np.float64 or _is_weak_double(value) for value in values]
     if not any(floats):
@@ -91,7 +92,7 @@ def _is_weak_double(value: Any) -> bool:
 
 
 def element_type(name: str, *values: Any) -> np.dtype:
-    """The dtype of new elements made of numbers or arrays, of which a ``numpy.float64`` is a Python float."""
+    """The dtype of new elements made of numbers or arrays; a ``numpy.float64`` counts as a Python float."""
     numbers = (0.0 if type(value) is np.float64 else value for value in values)
     return dtypes.promote(*operand_types(name, [operand(name, number) for number in numbers]))[0]
 
@@ -116,7 +117,7 @@ def _common_dtype(values: Sequence[Any]) -> np.dtype | None:
 
 def operands(name: str, *values: Any, floating: bool = False, numeric: bool = False) -> list[Array]:
     """The values in the dtype they promote to; integers become floats if ``floating``, bools int32 if ``numeric``."""
-    # Most operands, above all those of derivative rules, have one dtype: that is seen faster than computed.
+    # Most operands, above all in derivative rules, have one dtype: checking that is faster than promotion.
     dtype, weak = _common_dtype(values), True
     if dtype is None:
         values = tuple(operand(name, value) for value in values)

@@ -186,7 +186,7 @@ def logspace(
 def geomspace(
     start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype: DTypeLike | None = None, axis: int = 0
 ) -> Array:
-    """Returns ``num`` numbers from ``start`` to ``stop`` of which neighbours have the same ratio.
+    """Returns ``num`` numbers from ``start`` to ``stop``, in which neighbours have the same ratio.
 
     Args:
         start: the first number, or an array of them.

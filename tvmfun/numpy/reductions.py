@@ -183,7 +183,7 @@ def min(
     initial: NestedArrayLike | None = None,
     where: NestedArrayLike | None = None,
 ) -> Array:
-    """Returns the smallest element; NaN if there is one. The arguments are those of :func:`max`.
+    """Returns the smallest element; NaN if there is one. The arguments are as for :func:`max`.
 
     Raises:
         ShapeError: if there are no elements and no ``initial``.

@@ -94,7 +94,7 @@ float32 = _scalar_type("float32", dtypes.float32)
 float64 = _scalar_type("float64", dtypes.float64)
 
 
-# NumPy's other names; without a width, those of Python's numbers.
+# NumPy's other names; names without a width are those of Python's numbers.
 bool = bool_
 single = float32
 double = float64

@@ -224,7 +224,7 @@ def put_along_axis(
         values: broadcast to the shape of the indices.
         axis: the axis; None for the flattened array.
         inplace: must be False: arrays are immutable.
-        mode: what becomes of indices out of bounds: as for ``arr.at``.
+        mode: the treatment of indices out of bounds, as for ``arr.at``.
 
     Raises:
         ArgumentError: for ``inplace=True``, NumPy's default.

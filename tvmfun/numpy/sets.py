@@ -255,7 +255,7 @@ def setdiff1d(
     size: int | None = None,
     fill_value: NestedArrayLike | None = None,
 ) -> Array:
-    """Returns the elements of ``ar1`` that are not in ``ar2``, sorted; the arguments are those of :func:`intersect1d`.
+    """Returns the elements of ``ar1`` that are not in ``ar2``, sorted; the arguments are as for :func:`intersect1d`.
 
     >>> setdiff1d([1, 2, 3], [2])
     Array([1, 3], dtype=int32)
@@ -276,7 +276,7 @@ def setxor1d(
     size: int | None = None,
     fill_value: NestedArrayLike | None = None,
 ) -> Array:
-    """Returns the elements of exactly one of the arrays, sorted; the arguments are those of :func:`intersect1d`.
+    """Returns the elements of exactly one of the arrays, sorted; the arguments are as for :func:`intersect1d`.
 
     >>> setxor1d([1, 2], [2, 3])
     Array([1, 3], dtype=int32)

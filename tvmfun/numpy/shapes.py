@@ -102,12 +102,12 @@ def reshape(a: NestedArrayLike, shape: Shape, order: str = "C", *, copy: bool | 
 
     Args:
         a: the array.
-        shape: the sizes, one of which may be -1: what the others leave.
+        shape: the sizes, one of which may be -1 for the rest.
         order: ``"C"`` to read and write the elements in row-major order, ``"F"`` in column-major order.
         copy: for the array API; arrays are immutable, so a copy cannot be told from the original.
 
     Raises:
-        ShapeError: if the number of elements is another one.
+        ShapeError: if the number of elements differs.
 
     >>> reshape(np.arange(6), (2, -1)).shape
     (2, 3)

@@ -74,8 +74,9 @@ def convolve(
     Args:
         a: a vector.
         v: another one.
-        mode: ``"full"`` for every overlap, ``"same"`` for as many as the longer one has elements, ``"valid"`` for
-            the complete ones.
+        mode: ``"full"`` for every overlap, ``"same"`` for as many results as the longer vector has elements,
+            ``"valid"``
+            for complete overlaps.
         precision: accepted and without effect: float32 products are always exact float32.
         preferred_element_type: the dtype to multiply, to sum and to return in; by default that of the operands.
 
@@ -96,7 +97,7 @@ def correlate(
 ) -> Array:
     r"""Returns :math:`\sum_k x_{n+k} v_k` for vectors, in floats unless another dtype is asked for.
 
-    The arguments are those of :func:`convolve`.
+    The arguments are as for :func:`convolve`.
     """
     a, v = factors("correlate", a, v, precision=precision, preferred_element_type=preferred_element_type)
     return _sliding_products("correlate", a, v, mode, turned=False, floating=preferred_element_type is None)
@@ -163,8 +164,12 @@ def unwrap(p: NestedArrayLike, discont: Any = None, axis: int = -1, period: floa
     return concat([p[(*lead, slice(0, 1))], p[(*lead, slice(1, None))] + cumsum(moved, axis)], axis)
 
 
-#: Where the asymptotic series takes over, and how many terms both have then.
-_BORDER, _TERMS, _ASYMPTOTIC_TERMS = 18.0, 38, 30
+#: The argument from which on the asymptotic series is summed.
+_BORDER = 18.0
+#: The terms of the power series.
+_TERMS = 38
+#: The terms of the asymptotic series.
+_ASYMPTOTIC_TERMS = 30
 
 
 def _horner(coefficients: list[float], x: Any) -> Any:

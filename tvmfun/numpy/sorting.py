@@ -145,7 +145,7 @@ def argpartition(a: NestedArrayLike, kth: int, axis: int = -1) -> Array:
 
 
 def lexsort(keys: Any, axis: int = -1) -> Array:
-    """Returns the int32 indices that sort by several keys, of which the last counts first.
+    """Returns the int32 indices that sort by several keys; the last key counts first.
 
     >>> lexsort(([3, 1, 2], [0, 0, -1]))
     Array([2, 1, 0], dtype=int32)

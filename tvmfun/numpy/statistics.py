@@ -196,8 +196,8 @@ def quantile(
         q: the probability, from 0 to 1, or an array of them, whose axes come first in the result.
         axis: one axis or several; by default all.
         out: must be None: arrays are immutable.
-        overwrite_input: for NumPy; arrays are immutable, so the input stays as it is.
-        method: what to do between two elements: ``"linear"``, ``"lower"``, ``"higher"``, ``"midpoint"``,
+        overwrite_input: for NumPy; arrays are immutable, so the input does not change.
+        method: the interpolation between two elements: ``"linear"``, ``"lower"``, ``"higher"``, ``"midpoint"``,
             ``"nearest"``, or ``"inverted_cdf"`` for the first element whose share reaches the probability.
         keepdims: whether the axes stay, with size 1.
         weights: of the elements, for the method ``"inverted_cdf"``.

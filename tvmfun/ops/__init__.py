@@ -1,4 +1,4 @@
-"""The op records: everything tvmfun knows about each op, one record per op, grouped by what they do.
+"""The op records: everything tvmfun knows about each op, one record per op, grouped by purpose.
 
 Importing this package fills the registry. The functions of ``jax.ops`` are here by their names, too:
 

@@ -12,7 +12,7 @@ dropout. With the cotangent :math:`G` of :math:`O` and the dot products :math:`d
     dS = P \circ (D \circ G V^\top - d), \qquad dV = (D \circ P)^\top G, \qquad
     dQ = s\, dS\, K, \qquad dK = s\, dS^\top Q
 
-The loop programs here say what the ops mean; GPUs have tiled ones (``lower/schedule/gpu/attention.py``).
+The loop programs here define the ops; GPUs have tiled ones (``lower/schedule/gpu/attention.py``).
 
 Source: Dao et al., "FlashAttention" (2022).
 """
@@ -57,9 +57,9 @@ class Settings:
 
     Args:
         gradients: whether it is the op for the cotangents.
-        optional: the names of the arguments after those that are always there, a part of :data:`OPTIONAL`.
+        optional: the names of the arguments after the required ones, a part of :data:`OPTIONAL`.
         causal: whether queries see only keys at and before their own position.
-        window: how many keys before and after its own position a query sees; None for all.
+        window: the number of keys that a query sees before and after its own position; None for all.
         rate: the probability with which a weight is dropped: by draws from ``dropout_key``, or as ``kept`` says.
         scale: the factor of the products of queries and keys.
         precision: ``"tensorfloat32"`` if factors may be rounded to 11 bits.
@@ -89,7 +89,7 @@ class Settings:
 
     @property
     def required(self) -> int:
-        """The number of arguments that are always there."""
+        """The number of required arguments."""
         return 6 if self.gradients else 3
 
     def named(self, arguments: Sequence[Any]) -> dict[str, Any]:
@@ -98,12 +98,12 @@ class Settings:
 
 
 def kept_below(rate: float) -> int:
-    """The bound of 23 random bits below which a weight is kept, as of ``random.bernoulli(key, 1 - rate)``."""
+    """The bound of 23 random bits below which a weight is kept, as in ``random.bernoulli(key, 1 - rate)``."""
     return math.ceil(float(np.float32(1 - rate)) * 2**23)
 
 
 def word_count(keys: Any) -> Any:
-    """The words that have the bits of dropout of a query."""
+    """The number of words with the dropout bits of a query."""
     return (keys + WORD - 1) // WORD
 
 
@@ -174,7 +174,7 @@ def _check(name: str, settings: Settings, avals: Sequence[ShapeDtype]) -> None:
 
 
 def divides(count: Size, size: Size) -> bool:
-    """Whether an axis can be cut into so many equal parts."""
+    """Whether an axis of ``size`` elements can be cut into ``count`` equal parts."""
     return size % count == 0 if count else size == 0
 
 
@@ -221,7 +221,7 @@ def _gradients_shape(
 
 
 class _Loops:
-    """The statements that both ops are made of, for buffers of their arguments."""
+    """The statements that both ops consist of, for buffers of their arguments."""
 
     def __init__(self, settings: Settings, sources: Sequence[tirx.Buffer], avals: Sequence[ShapeDtype]) -> None:
         self.settings, self.avals = settings, avals
@@ -422,7 +422,7 @@ def _bits(keys: ShapeDtype, *, shape: tuple[int, ...], rate: float, causal: bool
                 T.buffer_store(bits, bits[0] | tirx.Cast("uint32", kept) << tirx.Cast("uint32", i), [0])
             T.buffer_store(result, bits[0], [b, n, t, which])
 
-        # Queries last: the threads of a warp have neighbouring ones, of which causality masks all or none of a word.
+        # Queries last: the threads of a warp have neighbouring queries, so causality masks a word for all or none.
         block("bits", sources, result, (*output.shape[:2], output.shape[3], output.shape[2]), word)
 
     return prim_func([keys], output, write)
@@ -439,7 +439,7 @@ def _bits_batch(batched: Sequence[bool], keys: Array, *, shape: tuple[int, ...],
 
 
 def _batch(op: Callable, batched: Sequence[bool], args: Sequence[Array], settings: Settings, params: dict) -> tuple:
-    """The batch axis becomes part of the axis of examples."""
+    """Batching: the batch axis becomes part of the axis of examples."""
     size = next(x.shape[0] for x, flag in zip(args, batched, strict=True) if flag)
     examples = args[0].shape[1 if batched[0] else 0]
     names = (*(None,) * settings.required, *settings.optional)
@@ -510,5 +510,5 @@ attention_gradients = register(
 #: ``dropout_bits(dropout_key, shape=, rate=, causal=)``: which weights of scores of the shape (B, N, T, S) dropout
 #: keeps, as uint32 of shape (B, N, T, ceil(S / 32)): an eighth of a byte per pair, a sixteenth of bfloat16 scores. Bit
 #: ``s % 32`` of word ``s // 32`` is set if the weight of the pair (t, s) is kept. Bits from S on are 0, and, if
-#: ``causal``, so are words of which a query sees no key.
+#: ``causal``, so are words without a key that the query sees.
 dropout_bits = register(Op("dropout_bits", "opaque", _bits_shape, _bits, (None,), batch=_bits_batch))

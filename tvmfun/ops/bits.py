@@ -32,7 +32,7 @@ def _threefry_shape(
 
 
 def _plus(*terms: Any) -> Any:
-    # Sums wrap around, for which TVM's code for 32 bits does not allow; LLVM narrows this to one addition.
+    # Sums wrap around, which TVM's code for 32 bits does not support; LLVM narrows this to one addition.
     return tirx.Cast("uint32", sum(tirx.Cast("uint64", term) for term in terms))
 
 

@@ -44,7 +44,7 @@ from tvmfun.ops.control.branches import closed_branches, pruned_branches, pull_b
 class Rule:
     """A Python function as a parameter of an op; flat: it takes and returns lists of arrays.
 
-    Not callable itself: TVM would convert a callable parameter to a packed function, which cannot be traced.
+    It is not callable itself: TVM would convert a callable parameter to a packed function, which cannot be traced.
     """
 
     call: Callable[..., Any]
@@ -125,7 +125,7 @@ def _vjp_pullback(active, *args, program, forward, backward, captured):
 
 
 def _vjp_pushforward(args, tangents, *, program, forward, backward, captured):
-    """The rule is linear in the cotangent: its transpose maps tangents to tangents."""
+    """Forward mode: the rule is linear in the cotangent, so its transpose maps tangents to tangents."""
     _refuse_captured("custom_vjp", [t is not None for t in tangents], captured)
     results, pull = _vjp_pullback((False,) * len(args), *args, program=program, forward=forward, backward=backward,
                                   captured=captured)  # fmt: skip
@@ -196,7 +196,7 @@ def _jvp_pushforward(args, tangents, *, program, rule, captured):
 
 
 def _jvp_pullback(active, *args, program, rule, captured):
-    """The rule is linear in the tangents: reverse mode is its transpose."""
+    """Reverse mode: the rule is linear in the tangents, so its transpose maps cotangents to cotangents."""
     _refuse_captured("custom_jvp", active, captured)
     primals = args[captured:]
     moving = [i for i, flag in enumerate(active[captured:]) if flag]
@@ -225,7 +225,7 @@ def _jvp_batch(batched, *args, program, rule, captured):
     flags = batched[captured:]
 
     def run(*values: Any) -> list:
-        # The tangent of an argument without a batch axis has none either.
+        # The tangent of an argument without a batch axis has no batch axis either.
         return _batched_rule(rule, (*flags, *flags), axis)(*values)
 
     return custom_jvp_call(*more, *args, program=inner, rule=Rule(run), captured=len(more) + captured)
@@ -248,7 +248,7 @@ custom_jvp_call = register(
 
 # -- checkpoint --------------------------------------------------------------------------------------------------------
 
-#: Which results of a checkpointed function are kept for the backward pass.
+#: A policy: which results of a checkpointed function are kept for the backward pass.
 Policy = Callable[[Equation], bool]
 
 
@@ -263,7 +263,7 @@ def _checkpoint_pullback(active, *args, program, policy):
     kept_too = replace(program, outputs=outputs, out_tree=tree.structure([0] * len(outputs)))
     forward, more = kept_too, ()
     if any(map(_has_own_derivative, program.equations)):
-        # The second derivative is that of what the custom rules compute, not of the functions that have them.
+        # The second derivative is that of the custom rules, not of the functions that have them.
         run = lambda *xs: Tape(kept_too, xs, active).outputs
         forward, more = closed(run, [abstract(x) for x in args], program.name)
     values = checkpoint(*more, *args, program=forward, policy=policy)
@@ -320,8 +320,8 @@ def _checkpoint_prune(used, *, program, policy):
     return indices_of(inputs), indices_of(used), {"program": restricted(program, inputs, used), "policy": policy}
 
 
-#: ``checkpoint(*args, program=, policy=)``: the closed Program, of which the backward pass keeps only the arguments
-#: and the results of the equations that the policy picks, and computes the rest again.
+#: ``checkpoint(*args, program=, policy=)``: the closed Program. The backward pass keeps only the arguments and the
+#: results of the equations that the policy picks, and recomputes the rest.
 checkpoint = register(
     Op(
         "checkpoint",
@@ -368,8 +368,8 @@ def _platform_prune(used, *, cpu, cuda):
     return indices_of(inputs), indices_of(used), {"cpu": cpu, "cuda": cuda}
 
 
-#: ``platform_call(*args, cpu=, cuda=)``: two closed Programs that compute the same, of which lowering inlines the one
-#: for its target. Each is differentiated in its own way, and returns zeros for the residuals of the other.
+#: ``platform_call(*args, cpu=, cuda=)``: two closed Programs with equal results; lowering inlines the one for its
+#: target. Each is differentiated separately, and returns zeros for the residuals of the other.
 platform_call = register(
     Op(
         "platform_call",

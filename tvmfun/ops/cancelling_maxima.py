@@ -1,4 +1,4 @@
-r"""Maxima that are subtracted so that nothing overflows, and whose derivatives cancel.
+r"""Maxima that are subtracted to avoid overflow, and whose derivatives cancel.
 
 Softmax is often written as ``e / sum(e)`` with ``e = exp(x - max(x))``. It does not depend on the maximum: the
 cotangents that arrive there add up to zero, but only after more passes over the rows, one of which finds the elements
@@ -91,16 +91,16 @@ def _cancels(program: Program, i: int) -> bool:
 
 # -- rules -----------------------------------------------------------------------------------------------------------
 
-#: The dependence of an equation's result for those of its arguments; None where there is none.
+#: The dependence of an equation's result, given the dependences of its arguments; None where there is none.
 _Rule = Callable[[Equation, list[_Dependence | None]], _Dependence | None]
 
 
 def _of_first(rule: Callable[[Equation, _Dependence], _Dependence]) -> _Rule:
-    """The rule of an op whose first argument alone has a derivative, as a function of its dependence."""
+    """The rule of an op for which only the first argument has a derivative, as a function of its dependence."""
 
     def of_all(equation: Equation, dependences: list[_Dependence | None]) -> _Dependence | None:
         (x, *_) = dependences
-        assert x is not None  # rules are asked where an argument depends on the maximum
+        assert x is not None  # rules are only asked if an argument depends on the maximum
         return rule(equation, x)
 
     return of_all
@@ -196,7 +196,7 @@ def _negative(equation: Equation, x: _Dependence) -> _Dependence:
 
 
 def _where(equation: Equation, dependences: list[_Dependence | None]) -> _Dependence | None:
-    """Selections: NaN and infinities stay as they are when a term is added to them, and 0, too, times a factor."""
+    """Selections: NaN and infinities do not change when a term is added, nor does 0 when multiplied by a factor."""
     _, x, y = dependences
     if x is not None and y is not None:
         axes = _joined(equation, x, y)
@@ -212,7 +212,7 @@ def _where(equation: Equation, dependences: list[_Dependence | None]) -> _Depend
 
 
 def _reduced(scale: Callable[[int], float]) -> _Rule:
-    """Reductions over axes along which the maximum is constant; ``scale`` is what a number of equal terms becomes."""
+    """Reductions over axes along which the maximum is constant; ``scale`` gives the result for equal terms."""
 
     @_of_first
     def rule(equation: Equation, x: _Dependence) -> _Dependence:

@@ -1,4 +1,4 @@
-"""Collectives: what the examples of a named axis exchange.
+"""Collectives: exchanges between the examples of a named axis.
 
 Under ``vmap`` the examples lie along an axis of one array, and a collective is an op along it.
 """
@@ -49,7 +49,7 @@ def _same_shape(x: ShapeDtype, *, axis_names: Names) -> ShapeDtype:
 
 
 def _reducing(name: str, along: Callable, alone: Callable) -> Callable:
-    """The rule of a reduction: the axis is gone, and so the result is the same for all examples."""
+    """The batching rule of a reduction: the axis is gone, so the result is the same for all examples."""
 
     def over(axis_name: str, size: Any, batched: tuple, x: Any, *, axis_names: Names) -> Batched:
         total = along(x, axis=(0,)) if batched[0] else alone(x, size)
@@ -149,7 +149,7 @@ def _scatter_over(axis_name, count, batched, x, *, axis_names, size, axis, tiled
     return move_front(x, axis)
 
 
-#: ``psum_scatter(x, axis_names=, size=, axis=, tiled=)``: the sum over all examples, of which each gets its part.
+#: ``psum_scatter(x, axis_names=, size=, axis=, tiled=)``: the sum over all examples; each gets its part.
 psum_scatter = _collective(
     "psum_scatter",
     _scatter_shape,

@@ -1,4 +1,4 @@
-"""Convolution and pooling over channels-last arrays, and the ops their derivatives need.
+"""Convolution and pooling over channels-last arrays, and the ops that their derivatives need.
 
 Arrays are (batch, *spatial, channels) and kernels (*spatial, input channels / groups, output channels), the
 layout in which the innermost loops run over contiguous channels.
@@ -40,7 +40,7 @@ def _output_sizes(spatial: Ints, kernel: Ints, stride: Ints, padding: Margins, d
 def _check_windows(
     name: str, spatial: Ints, stride: Ints, padding: Margins, dilation: Ints, kernel_dilation: Ints, groups: int
 ) -> None:
-    """Raises for windows that do not move, holes of negative size, and margins that cut off more than there is."""
+    """Raises for windows that do not move, holes of negative size, and margins that crop more than the array."""
     check_strides(name, "strides, dilations and groups", (*stride, *dilation, *kernel_dilation, groups))
     padded = [span(n, d) + low + high for n, d, (low, high) in zip(spatial, dilation, padding, strict=True)]
     if any(not dims.is_dynamic(size) and not 0 <= size < 2**31 for size in padded):
@@ -94,7 +94,7 @@ def _split_leading_axis(x: Array, axis: int, size: int, groups: int = 1) -> Arra
 
 
 def _no_results(rule: Callable[..., ShapeDtype], batched: tuple[bool, ...], args: tuple, params: dict) -> Array:
-    """The results for a batch of no examples, whose axis cannot be parted from the one it would join."""
+    """The results for an empty batch, whose axis could not be split again from the axis that it would join."""
     avals = [ShapeDtype(x.shape[flag:], x.dtype) for flag, x in zip(batched, args, strict=True)]
     return shapes.broadcast_to(pw.constant(0, args[0]), shape=(0, *rule(*avals, **params).shape))
 
@@ -211,7 +211,7 @@ def _conv_batch(batched: tuple[bool, ...], x: Array, w: Array, *, groups: int, *
 
 
 def _conv_flops(out: ShapeDtype, x: ShapeDtype, w: ShapeDtype, *, dilation: Ints, **params: Any) -> Any:
-    # Weights that meet the zeros between dilated elements of ``x`` do not count.
+    # Products with the zeros between dilated elements of ``x`` do not count.
     return 2 * out.size * math.prod(w.shape[:-1]) // math.prod(dilation)
 
 
@@ -395,7 +395,7 @@ def _window_sum(x: te.Tensor, *, window: Ints, stride: Ints, padding: Margins) -
 
 
 def _window_sum_vjp(g: Array, out: Array, x: Array, *, window: Ints, stride: Ints, padding: Margins) -> Array:
-    """Every element gets the cotangents of the windows it is in: a window sum over the spread-out cotangent."""
+    """Adds to every element the cotangents of its windows: a window sum over the dilated cotangent."""
     low = tuple(k - 1 - p[0] for k, p in zip(window, padding, strict=True))
     interior = tuple(s - 1 for s in stride)
     high = tuple(
@@ -456,7 +456,7 @@ def _window_argmax(x: te.Tensor, out: te.Tensor, *, window: Ints, stride: Ints, 
     nowhere = tirx.const(math.prod(window), "int32")
     shape = plain(tuple(x.shape))
 
-    # Unrolled over the window, which is small: the first offset whose element is the maximum.
+    # Unrolled over the small window: the first offset whose element is the maximum.
     def first(*at):
         result = nowhere
         for flat in reversed(range(math.prod(window))):
@@ -548,7 +548,7 @@ def _window_take(x: te.Tensor, offset: te.Tensor, *, window: Ints, stride: Ints,
         positions = [i * s + o - low for i, s, o, (low, _) in zip(at, stride, offsets, padding, strict=True)]
         return x(*(tirx.max(tirx.min(p, n - 1), 0) for p, n in zip(positions, shape, strict=True)))
 
-    if 0 in shape:  # all windows are of padding
+    if 0 in shape:  # all windows consist of padding
         return te.compute(offset.shape, lambda *at: tirx.const(0, dtype_name(x)))
     return te.compute(offset.shape, element)
 

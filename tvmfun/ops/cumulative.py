@@ -25,14 +25,14 @@ from tvmfun.ops import pointwise as pw
 from tvmfun.ops import shape as shapes
 from tvmfun.ops.tir import block, prim_func
 
-# Neighbouring columns that are handled together.
+# The number of neighbouring columns that are handled together.
 _WIDTH = 32
 
 #: ``step(k, is_first, values) -> result``: takes the elements ``values`` of column ``k`` and returns what to store.
 Step = Callable[[Any, Any, list], Any]
 
 
-#: The attribute of a function with its scan, by which GPUs have a program of their own.
+#: The attribute of a function with its scan, by which GPUs select their own program.
 SCAN = "tvmfun.scan"
 
 
@@ -65,11 +65,11 @@ class Scan:
 
 @dataclass(frozen=True)
 class Join:
-    """An associative function, of which a scan stores the results from the first element to each one.
+    """An associative function; a scan stores its result over the elements up to each one.
 
     Args:
         combine: the function of two numbers, expressions of dtype ``of(dtype)``; the first comes before the second.
-        identity: ``identity(dtype) -> expression`` that leaves each number as it is.
+        identity: ``identity(dtype) -> expression``, the neutral element.
         of: the dtype of the numbers for elements of a dtype.
     """
 
@@ -79,7 +79,7 @@ class Join:
 
 
 def _walk(inputs: tuple[ShapeDtype, ...], output: ShapeDtype, scan: Scan, start: Callable[[int], Step]):
-    """The loop program of a scan; ``start(width)`` allocates the accumulators of the columns of a strip."""
+    """The loop program of a scan; ``start(width)`` allocates the accumulators of a strip's columns."""
     shape, axis, reverse = output.shape, scan.axis, scan.reverse
     n, rest = shape[axis], shape[axis + 1 :]
 
@@ -95,7 +95,7 @@ def _walk(inputs: tuple[ShapeDtype, ...], output: ShapeDtype, scan: Scan, start:
 
         columns = rest[-1] if rest else 1
         full, tail = divmod(columns, _WIDTH)
-        last = (tail, 1) if isinstance(tail, int) else (1, tail)  # one by one, if it depends on the call how many
+        last = (tail, 1) if isinstance(tail, int) else (1, tail)  # one by one, if their number is dynamic
         for first, width, count in ((0, _WIDTH, full), (full * _WIDTH, *last)):
             if width != 0 and count != 0:
                 body = lambda point, first=first, width=width: strip(point, first, width)
@@ -113,7 +113,7 @@ def _accumulators(width: int, dtype: str, value: Any) -> tirx.Buffer:
 
 
 def _wide(dtype: str) -> str:
-    """The dtype of a running result: half precision would lose it."""
+    """The dtype of a running result: half precision would lose too many digits."""
     return "float32" if dtype in ("float16", "bfloat16") else dtype
 
 
@@ -123,7 +123,7 @@ def _check_axis(name: str, x: ShapeDtype, axis: int) -> None:
 
 
 def _of_sums(dtype: str) -> str:
-    """The dtype of a running sum: after n numbers of float32, of one size, the error would be n / 2 units."""
+    """The dtype of a running sum: after n float32 numbers of similar size, the error would be n / 2 units."""
     return "float64" if dtype == "float32" else _wide(dtype)
 
 
@@ -208,7 +208,7 @@ def _recurrence_vjp_term(g: Array, out: Array, a: Array, b: Array, *, axis: int,
 
 
 def _adjoint(g: Array, factors: Array, axis: int, reverse: bool) -> Array:
-    """``s[i] = g[i] + factors[i + 1] * s[i + 1]``: what a change of element ``i`` does to all that follow."""
+    """``s[i] = g[i] + factors[i + 1] * s[i + 1]``: the effect of a change of element ``i`` on all later ones."""
     return linear_recurrence(_earlier(factors, axis, not reverse, 0), g, axis=axis, reverse=not reverse)
 
 
@@ -238,7 +238,7 @@ def _cumsum_vjp(g: Array, out: Array, x: Array, *, axis: int, reverse: bool) -> 
 
 
 def _cumprod_vjp(g: Array, out: Array, x: Array, *, axis: int, reverse: bool) -> Array:
-    # Without a division, so that it is right where elements are 0.
+    # Without a division, so that it is correct if elements are 0.
     return _earlier(out, axis, reverse, 1) * _adjoint(g, x, axis, reverse)
 
 

@@ -83,11 +83,11 @@ def _dot_vjp(side: int, g: Array, out: Array, x: Array, y: Array, *, contract, b
     x_free_count = x.ndim - shared - len(contract[0])
     begin = shared + (x_free_count if side == 0 else 0)
     g_other = tuple(range(begin, begin + len(other_free)))
-    # The free axes of `other` that are left are its contracted ones, in ascending order.
+    # The remaining free axes of `other` are its contracted ones, in ascending order.
     matching = [contract[side][contract[1 - side].index(axis)] for axis in sorted(contract[1 - side])]
     by_factor = {0: (*batch[side], *own_free, *matching), 1: (*batch[side], *matching, *own_free)}
     natural = tuple(range(own.ndim))
-    # The factors in the order that leaves nothing to permute, if there is one.
+    # The factors in an order that needs no permutation, if there is one.
     first = next((k for k in (side, 1 - side) if by_factor[k] == natural), side)
     factors = ((g, g_other, g_batch), (other, other_free, batch[1 - side]))
     (left, left_contract, left_batch), (right, right_contract, right_batch) = factors if first == 0 else factors[::-1]
@@ -98,9 +98,9 @@ def _dot_vjp(side: int, g: Array, out: Array, x: Array, y: Array, *, contract, b
 
 
 def _dot_simplify(x: Array, y: Array, *, contract, batch, **precision: Any) -> Array | None:
-    """Permuted factors are read without the permutation, if that keeps the order of the axes of the result.
+    """Reads permuted factors without the permutation, if that keeps the order of the result's axes.
 
-    So are those that are converted after it. Sums of no products are zeros.
+    The same holds for factors that are converted after the permutation. Empty sums are zeros.
     """
     if any(not dims.is_dynamic(x.shape[axis]) and x.shape[axis] == 0 for axis in contract[0]):
         return as_result(x.dtype.type(0), _dot_shape(x.aval, y.aval, contract=contract, batch=batch))

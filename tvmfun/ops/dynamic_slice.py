@@ -62,7 +62,7 @@ def _dynamic_slice_vjp(argnum: int, g: Array, out: Array, x: Array, *starts: Arr
 
 
 def _shared_starts(batched: tuple[bool, ...], starts: tuple[Array, ...], size: int) -> tuple[list[Array], bool]:
-    """Starts with the batch axis, or one more start, at 0, if they are scalars without it."""
+    """Starts with the batch axis, or with one more start at 0 if they are scalars without it."""
     if not any(batched) and not (starts and np.ndim(starts[0])):
         return [np.int32(0), *starts], True
     repeated = lambda start: shapes.broadcast_to(start, shape=(size, *np.shape(start)))

@@ -1,7 +1,7 @@
-"""Building blocks of TIR formulas that mean what IEEE 754 and two's complement say.
+"""Building blocks of TIR formulas that follow IEEE 754 and two's complement.
 
-TVM's simplifier takes floats for real numbers and integers for numbers without bounds. A formula that is written the
-obvious way is therefore rewritten into another one:
+TVM's simplifier takes floats for real numbers and integers for numbers without bounds. Obvious formulas are therefore
+rewritten into wrong ones:
 
 =====================  ===========================  =========================================  =====================
 written                becomes                      but it is                                  write instead
@@ -22,7 +22,7 @@ does not fit an integer are undefined. The formula of an op has to avoid them.
 Half precision (float16 and bfloat16) has neither library functions nor, on most processors, arithmetic. TVM's
 legalization computes bfloat16 in float32, and leaves out the rounding between two equations of one kernel.
 :func:`compute_in_float32` makes both explicit: it computes in float32 and rounds once, at the end.
-:func:`rounded_to_bfloat16` rounds where another op goes on with the bits.
+:func:`rounded_to_bfloat16` rounds if another op uses the bits.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def libm(function: str) -> Callable[..., Any]:
 
 
 def hidden(x: Any) -> Any:
-    """The same integer, whose value is hidden from TVM's simplifier, but not from LLVM."""
+    """Hides the value of an integer from TVM's simplifier, but not from LLVM."""
     return (x ^ opaque(1, dtype_name(x))) ^ one(x)
 
 
@@ -111,8 +111,8 @@ def wrapping(formula: Callable[..., Any], grows: bool = False) -> Callable[..., 
 
     Args:
         formula: the formula.
-        grows: whether its results may exceed 32 bits where operands are indices: they are hidden from TVM. Those of
-            sums are not, because indices to which a number is added should be seen as such.
+        grows: whether results may exceed 32 bits if operands are indices: such results are hidden from TVM. Results of
+            sums are not, so that TVM still recognizes an index plus a number.
     """
 
     def wrapped(*xs: Any) -> Any:
@@ -128,7 +128,7 @@ def wrapping(formula: Callable[..., Any], grows: bool = False) -> Callable[..., 
 
 
 def is_nan(x: Any) -> Any:
-    """Whether a float is NaN, by its bits; known of a constant."""
+    """Whether a float is NaN, by its bits; a constant is decided at once."""
     if isinstance(x, tirx.FloatImm):
         return tirx.const(math.isnan(x.value), "bool")
     if dtype_name(x) in _HALF:
@@ -144,7 +144,7 @@ def subtract(x: Any, y: Any) -> Any:
     """``x - y``; integers wrap around."""
     dtype = dtype_name(x)
     if is_float(x):
-        return x + opaque(-1.0, dtype) * y  # LLVM makes a subtraction of this
+        return x + opaque(-1.0, dtype) * y  # LLVM turns this into a subtraction
     if dtype in ("uint8", "uint16", "uint32"):
         return tirx.Cast(dtype, tirx.Cast("int64", x) - tirx.Cast("int64", y))
     if dtype == "uint64":
@@ -197,7 +197,7 @@ def bfloat16_bits(x: Any) -> Any:
 
 
 def rounded_to_bfloat16(x: Any) -> Any:
-    """A number rounded to bfloat16, also where the same kernel goes on with it.
+    """A number rounded to bfloat16, even if the same kernel continues to use it.
 
     TVM's own rounding turns a NaN whose last bits are ones into 0, by a carry into the sign.
     """

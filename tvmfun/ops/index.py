@@ -36,7 +36,7 @@ def check_indices(name: str, indices: ShapeDtype) -> None:
 
 
 def signed_index(index: Any) -> Any:
-    """An index as int32 or int64, in which sizes can be written; those too large for that stay too large."""
+    """An index as int32 or int64, which can hold sizes; indices that are too large for these stay too large."""
     dtype = dtype_name(index)
     if dtype == "uint64":
         return tirx.Cast("int64", tirx.min(index, tirx.const(2**62, dtype)))
@@ -65,7 +65,7 @@ def no_elements(shape: Ints, dtype: str) -> te.Tensor:
 
 
 def _depth(name: str, x: ShapeDtype, indices: ShapeDtype, batch: int) -> int:
-    """The number of axes that indices address, after checking that these and the axes in common are there."""
+    """The number of axes that indices address; raises if these or the shared axes do not exist."""
     check_indices(name, indices)
     depth = indices.shape[-1] if indices.ndim else None
     if type(depth) is not int or not 0 <= batch < indices.ndim or batch + depth > x.ndim:
@@ -126,7 +126,7 @@ def _gather_vjp(g: Array, out: Array, x: Array, indices: Array, *, mode: str, ba
 
 
 def _at_one_index(g: Array, x: Array, indices: Array, batch: int) -> Array:
-    """Zeros, and ``g`` at one index per row: comparisons, which fuse, instead of memory for zeros and a scatter."""
+    """Zeros with ``g`` at one index per row: comparisons, which fuse, instead of memory for zeros and a scatter."""
     depth, common = indices.shape[-1], indices.shape[:batch]
     rows = shapes.reshape(indices, shape=(*common, depth))
     ones = (1,) * (x.ndim - batch)
@@ -152,7 +152,7 @@ def _gather_batch(batched: tuple[bool, ...], x: Array, indices: Array, *, mode: 
 
 
 def _gather_simplify(x: Any, indices: Any, *, mode: str, batch: int = 0) -> Any:
-    """``x[arange(n), i]`` takes from each row: an index that counts the rows is an axis in common."""
+    """Simplifies ``x[arange(n), i]``, which takes from each row: an index that counts rows becomes a shared axis."""
     if batch and made_by(x, "reshape"):
         return _from_reshaped(argument(x, 0), x, indices, mode, batch)
     equation = producer(indices)
@@ -166,7 +166,7 @@ def _gather_simplify(x: Any, indices: Any, *, mode: str, batch: int = 0) -> Any:
 
 
 def _from_reshaped(inner: Any, x: Any, indices: Any, mode: str, batch: int) -> Any:
-    """Takes from an array of reshaped rows by taking from the rows and reshaping the elements, which are fewer."""
+    """Takes from an array of reshaped rows by taking from the rows and reshaping the fewer elements."""
     common = np.ndim(inner) - (x.ndim - batch)
     if common < 1 or dims.is_dynamic((*inner.shape, *indices.shape)) or inner.shape[common:] != x.shape[batch:]:
         return None
@@ -274,7 +274,7 @@ def _broadcast_operand(x: Array, size: Ints | None) -> Array:
 
 
 def _scatter_simplify(x: Any, indices: Any, updates: Any, *, size: Ints | None = None, **params: Any) -> Any:
-    """An array filled with a number becomes ``size`` and a scalar, which saves writing and copying it."""
+    """Replaces an array filled with a number by ``size`` and a scalar, which saves writing and copying it."""
     if size is None and np.ndim(x) and made_by(x, "broadcast_to") and number(argument(x, 0)) is not None:
         return scatter(number(argument(x, 0)), indices, updates, size=np.shape(x), **params)
     return None
@@ -286,7 +286,7 @@ def _is_extremum(x: Array, extremum: Array) -> Array:
 
 
 def _was_extremum(x: Array, out: Array) -> Array:
-    """1 where an extremum is the element that was there, which may be NaN, else 0."""
+    """1 where an extremum is the old element, which may be NaN, else 0."""
     both_nan = pw.isnan(x) & pw.isnan(out)
     return pw.astype((x == out) | both_nan, dtype=dtypes.NAMES[x.dtype])
 
@@ -341,7 +341,7 @@ def _scatter_vjp_updates(
     if mode in ("min", "max"):
         share = _extremum_share(g, out, x, indices, updates, mode, batch)
         return take(share) * _is_extremum(updates, take(out))
-    # Only the last update of an index counts: scatter the numbers of the updates and keep those that survive.
+    # Only the last update of an index counts: scatter the numbers of the updates, and keep the updates that survive.
     lead = indices.shape[:-1]
     flat = shapes.iota(shape=(math.prod(lead),), axis=0, dtype="int32")
     number = shapes.reshape(flat, shape=lead)
@@ -356,7 +356,7 @@ def _product_cotangent(g: Array, x: Array, indices: Array, updates: Array, batch
     take = lambda y: gather(y, indices, mode="fill", batch=batch)
     if unique:
         return take(g * x)
-    # Divides an update out of the product; an update of 0 is left out of the product to begin with.
+    # Divides an update out of the product; an update of 0 is excluded from the product in advance.
     is_zero = updates == 0
     safe = pw.where(is_zero, pw.constant(1, updates), updates)
     product = take(g * scatter(x, indices, safe, mode="mul", batch=batch))

@@ -1,7 +1,7 @@
-"""Kinds of parameters, by which shape rules annotate theirs, and checks that several rules share.
+"""Kinds of parameters for the annotations of shape rules, and checks that several rules share.
 
-A Program that was read from a text may have parameters of any kind, and a rule would believe them: ``True`` passes for
-an axis, and ``1.0`` too. :func:`check_parameters` holds an equation to the annotations of its op's rule.
+A Program that was read from a text may have parameters of any kind, which a rule would trust: ``True`` passes for an
+axis, and so does ``1.0``. :func:`check_parameters` checks an equation against the annotations of its op's rule.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Dtype", "Ints", "Margins", "Size", "Sizes", "check_axes", "check_par
 #: A size, which may be dynamic.
 Size = Annotated[Any, "size"]
 Sizes = tuple[Size, ...]
-#: Pairs of what is added before and after each axis.
+#: Pairs of the elements added before and after each axis.
 Margins = tuple[tuple[Size, Size], ...]
 Ints = tuple[int, ...]
 #: The name of a dtype.
@@ -41,7 +41,7 @@ def check_parameters(name: str, rule: Callable[..., Any], params: Mapping[str, A
         params: the parameters.
 
     Raises:
-        ArgumentTypeError: if one has another kind, is missing, or is one that the rule does not take.
+        ArgumentTypeError: if a parameter has another kind, is missing, or is unknown to the rule.
     """
     kinds = _kinds(rule)
     unknown = next((key for key in params if key not in kinds), None)
@@ -56,7 +56,7 @@ def check_parameters(name: str, rule: Callable[..., Any], params: Mapping[str, A
 
 @cache
 def _kinds(rule: Callable[..., Any]) -> dict[str, tuple[Any, bool]]:
-    """The annotations of the parameters of a rule by their names, and whether they must be there."""
+    """The annotations of the parameters of a rule by name, and whether they are required."""
     hints = get_type_hints(rule, include_extras=True)
     return {
         key: (hints.get(key, Any), parameter.default is Parameter.empty)

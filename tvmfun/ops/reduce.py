@@ -24,7 +24,7 @@ from tvmfun.ops import shape as shapes
 from tvmfun.ops.parameters import Ints, check_axes
 from tvmfun.ops.simplify import as_result, index_axis, is_number, made_by
 
-# The most elements that are each left out of a product in turn.
+# The most elements of a row for which products leave out each element in turn.
 _LONGEST_TABLE = 32
 
 
@@ -91,7 +91,7 @@ def _sum_vjp(g: Array, out: Array, x: Array, *, axis: Ints) -> Array:
 
 
 def _extremum_vjp(g: Array, out: Array, x: Array, *, axis: Ints) -> Array:
-    """Shared equally by all elements that attain the extremum; nobody has it if that is NaN."""
+    """Divides the cotangent equally among all elements that attain the extremum; none gets it if that is NaN."""
     chosen = pw.astype(x == spread(out, x.shape, axis), dtype=dtypes.NAMES[x.dtype])
     share = g / pw.maximum(sum(chosen, axis=axis), pw.constant(1, x))
     return spread(share, x.shape, axis) * chosen
@@ -110,8 +110,8 @@ def _prod_vjp(g: Array, out: Array, x: Array, *, axis: Ints) -> Array:
 def _others(x: Array) -> Array:
     """The product of all other elements of a row for each, also where elements are 0.
 
-    In a short row, each element is left out in turn. A long one is cut in pieces: those of other pieces times those of
-    the same piece.
+    In a short row, each element is left out in turn. A long row is cut into pieces: the product of the other pieces
+    times the product of the other elements of the same piece.
     """
     *lead, count = x.shape
     last = x.ndim - 1
@@ -140,7 +140,7 @@ def min_element(*args: Any, axis: list) -> Any:
     return _NAN_MIN(*args, axis=axis) if dtype_name(args[0]).startswith("float") else te.min(*args, axis=axis)
 
 
-# `te.max` forgets a NaN that it meets first; these keep it.
+# `te.max` loses a NaN that comes first; these functions keep it.
 _NAN_MAX = te.comm_reducer(formula.maximum, lambda dtype: -tirx.infinity(dtype), name="max")
 _NAN_MIN = te.comm_reducer(formula.minimum, lambda dtype: tirx.infinity(dtype), name="min")
 _PRODUCT = te.comm_reducer(lambda x, y: x * y, lambda dtype: tirx.const(1, dtype), name="prod")
@@ -164,18 +164,18 @@ def _reduction(name: str, combine: Callable, vjp: Callable, relax_function: Call
             inexpensive=False,
             batch=batch,
             simplify=simplify,
-            precision="either" if needs_elements else "high",  # one of the elements, or something of them all
+            precision="either" if needs_elements else "high",  # one of the elements, or a combination of them all
         )
     )
     return op
 
 
 def _reduce_simplify(op: Op, x: Any, axis: Ints) -> Any:
-    """Reduces what a repetition repeats, not the repetitions; the sum and the product of no elements are constants."""
+    """Reduces the operand of a repetition instead of the repetitions; empty sums and products are constants."""
     if not axis:
         return x
     if (op is sum or op is prod) and any(not dims.is_dynamic(x.shape[i]) and x.shape[i] == 0 for i in axis):
-        # The compiler would fail where it divides by the 0 that it then sees.
+        # The compiler would fail at a division by the 0 that it then sees.
         return as_result(x.dtype.type(0 if op is sum else 1), op.shape(x.aval, axis=axis))
     if op is sum and dtypes.is_float(x.dtype):
         if made_by(x, "negative"):
@@ -202,7 +202,7 @@ def _reduce_simplify(op: Op, x: Any, axis: Ints) -> Any:
 
 
 def _never_negative_zero(x: Any) -> Any:
-    """A value as the sum that it is: those of zeros are never -0."""
+    """Normalizes a value like a sum: sums of zeros are never -0."""
     return x + 0
 
 
@@ -271,7 +271,7 @@ def _comparable(x: Any) -> Any:
 def _arg_reducer(better: Callable, worst: Callable) -> Callable[..., te.Tensor]:
     def combine(left, right):
         (i, x), (j, y) = left, right
-        # The first of equals wins, and the first NaN wins over everything.
+        # The first of equal elements wins, and the first NaN wins over everything.
         nan = formula.is_nan if formula.is_float(x) else (lambda v: tirx.const(False))
         left_wins = tirx.any(
             tirx.all(nan(x), tirx.any(tirx.Not(nan(y)), i < j)),

@@ -1,4 +1,4 @@
-"""Shape ops: the same elements at other indices, and the two ops that make elements from nothing."""
+"""Shape ops: the same elements at other indices, and the two ops that create elements."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tvmfun.ops.simplify import made_by
 
 
 def _with_shape_argument(name: str) -> Spelling:
-    """Relax passes some shapes as an argument and not as an attribute; its functions take a 0 for an abbreviation."""
+    """The spelling of ops whose shape is an argument in Relax; its functions take a 0 for an abbreviation."""
 
     def read(call: relax.Call):
         data, shape = call.args
@@ -267,7 +267,7 @@ def _slice_shape(x: ShapeDtype, *, start: Sizes, stop: Sizes, step: Ints) -> Sha
 def _slice(x: te.Tensor, *, start: Ints, stop: Ints, step: Ints) -> te.Tensor:
     spans = zip(start, stop, step, strict=True)
     sizes = [dims.maximum(0, -(-(last - first) // stride)) for first, last, stride in spans]
-    # A step to the second of one element may be too large for the type of an index.
+    # The step after a single element may be too large for the type of an index.
     steps = [stride if size not in (0, 1) else 1 for size, stride in zip(sizes, step, strict=True)]
     positions = lambda i: (first + j * stride for first, j, stride in zip(start, i, steps, strict=True))
     return te.compute(sizes, lambda *i: x(*positions(i)))
@@ -345,7 +345,7 @@ def _unpad(g: Array, low: Ints, high: Ints, interior: Ints) -> Array:
     grown = tuple(dims.maximum(0, -n) for n in low), tuple(dims.maximum(0, -n) for n in high)
     if any(n != 0 for side in grown for n in side):  # negative padding cut elements off: their cotangent is 0
         g = pad(g, pointwise.constant(0, g), low=grown[0], high=grown[1], interior=(0,) * g.ndim)
-    # Only now: what one side crops may be longer than what the other side left.
+    # Cropped only now: one side may crop more than the other side left.
     g = pad_or_crop(g, tuple(dims.minimum(0, -n) for n in low), tuple(dims.minimum(0, -n) for n in high))
     if any(interior):
         g = slice(g, start=(0,) * g.ndim, stop=g.shape, step=tuple(inner + 1 for inner in interior))
@@ -377,7 +377,7 @@ def _pad_batch(batched: tuple[bool, ...], x: Array, value: Array, *, low: Ints, 
     lead = {key: (0, *amounts) for key, amounts in params.items()} if batched[0] else params
     if not batched[1]:
         return pad(x, value, **lead)
-    # There is one padding value per call: pad with anything, and put the values of the examples there.
+    # There is one padding value per call: pad with any value, and replace it by the values of the examples.
     own = broadcast_to(np.bool_(True), shape=x.shape[batched[0] :])
     padded_x = pad(x, pointwise.constant(0, x), **lead)
     values = reshape(value, shape=(value.shape[0], *(1,) * len(low)))

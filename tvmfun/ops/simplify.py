@@ -1,4 +1,4 @@
-"""Queries for simplification rules, about what a value is known to be, and the rule that pointwise ops share.
+"""Queries about known values for simplification rules, and the rule that pointwise ops share.
 
 Every rule is exact, NaN, infinities and the sign of zero included; only the sum of a repeated float, now a product,
 rounds once instead of at every step. A rule also keeps the type, weakness included, because promotion depends on it.
@@ -30,7 +30,7 @@ def made_by(value: Any, name: str) -> bool:
 
 
 def number(value: Any) -> np.generic | None:
-    """The number that every element of ``value`` is, or None if that is not known."""
+    """The number that every element of ``value`` is known to equal, or None."""
     if isinstance(value, np.generic):
         return value
     equation = producer(value)
@@ -71,7 +71,7 @@ def cast(x: np.generic, *, dtype: str) -> np.generic | None:
 
 
 def by_numpy(function: Callable[..., np.generic]) -> Exact:
-    """``function`` for numbers; half precision is left to the compiler, and so is what kind of NaN comes out."""
+    """``function`` for numbers; half precision and the kind of a NaN are left to the compiler."""
 
     def exact(*numbers: np.generic) -> np.generic | None:
         if any(n.dtype in _HALF for n in numbers):
@@ -129,12 +129,12 @@ def pointwise_rule(op: Callable[[], Op], own: SimplifyRule | None, exact: Exact 
 
     Args:
         op: returns the op.
-        own: what holds for this op only; the result may lack repetitions.
+        own: the rule for this op only; its result may lack repetitions.
         exact: its version for numbers.
 
     Returns:
-        The rule: numbers are computed right away, and where arguments are repeated, the op is applied before they
-        are; that leaves nothing to repeat if the other arguments have the shape of the result.
+        The rule: numbers are computed right away, and the op is applied before its arguments are repeated. Nothing is
+        left to repeat if the other arguments have the shape of the result.
     """
 
     def simplify(*args: Any, **params: Any) -> Any:

@@ -23,7 +23,7 @@ from tvmfun.ops.tir import block, prim_func
 # Rows up to this length are sorted by insertion.
 _SHORT = 48
 _DIGITS = 256
-#: The attribute of a function that sorts rows, by which GPUs have one of their own.
+#: The attribute of a function that sorts rows, by which GPUs select their own program.
 ARGSORT = "tvmfun.argsort"
 
 
@@ -107,7 +107,7 @@ def _sort_long(values: Any, row: tuple, order: tirx.Buffer, n: int, bits: int) -
             T.buffer_store(counts, counts[k, state[2]] + 1, [k, state[2]])
     T.buffer_store(state, tirx.const(0, "int32"), [0])
     for k in range(passes):
-        # Nothing moves if all have the same digit, as the high ones of small integers do.
+        # Nothing moves if all elements have the same digit, such as the high digits of small integers.
         with T.If(counts[k, digit(keys[state[0], 0], k)] < n), T.Then():
             T.buffer_store(state, tirx.const(0, "int32"), [1])
             with T.serial(0, _DIGITS) as d:
@@ -163,7 +163,7 @@ def _searchsorted(x: ShapeDtype, values: ShapeDtype, *, side: str, batch: int = 
             return here < key if side == "left" else here <= key
 
         def search(point):
-            # All elements before `low` come before the value, and none of those from `high` on.
+            # All elements before `low` come before the value, and no elements from `high` on do.
             low = T.sblock_alloc_buffer((1,), "int32", scope="local")
             high = T.sblock_alloc_buffer((1,), "int32", scope="local")
             T.buffer_store(low, int32(0), [0])
@@ -179,7 +179,7 @@ def _searchsorted(x: ShapeDtype, values: ShapeDtype, *, side: str, batch: int = 
             T.buffer_store(result, low[0], list(point))
 
         def search_in_step(point):
-            # The same steps for all values, without branches, of which half are predicted wrong: vectors of values
+            # The same steps for all values, without branches, half of which would be mispredicted: vectors of values
             # are searched together. It takes longer to compile.
             low = T.sblock_alloc_buffer((1,), "int32", scope="local")
             T.buffer_store(low, int32(0), [0])

@@ -54,7 +54,7 @@ def block(
     """
     domain = (*ordered, *spatial)
     count = len(domain)
-    if not domain:  # schedules know what to do with blocks that have axes
+    if not domain:  # schedules expect blocks with at least one axis
         domain = spatial = (1,)
     with ExitStack() as stack:
         variables = [stack.enter_context(T.serial(0, size)) for size in domain]

@@ -20,11 +20,15 @@ from tvmfun.ops import shape as shapes
 from tvmfun.ops.sorting import argsort, key_bits, sort_key, taken
 from tvmfun.ops.tir import block, prim_func
 
-# The lanes of comparisons, the elements of a chunk, and the fewest chunks per element of the list.
-_LANES, _CHUNK, _FEWEST_CHUNKS = 16, 64, 2
-# The dtypes in which elements are compared that have no comparisons of their own.
+# The lanes of a comparison.
+_LANES = 16
+# The elements of a chunk.
+_CHUNK = 64
+# The fewest chunks per element of the result.
+_FEWEST_CHUNKS = 2
+# By dtype without comparisons: the dtype in which its elements are compared.
 _COMPARED = {"bfloat16": "float32", "float16": "float32", "bool": "int32"}
-# Of longer rows, the blocks with the largest maxima are sorted instead of the row.
+# In rows of at least this many elements, only the blocks with the largest maxima are sorted.
 _LONG = 1024
 
 
@@ -35,9 +39,9 @@ def _top_k_shape(x: ShapeDtype, *, k: int) -> ShapeDtype:
 
 
 def _top_k(x: ShapeDtype, *, k: int) -> tirx.PrimFunc:
-    """A sorted list of the largest elements so far, into which later ones are inserted.
+    """The function of the op: a sorted list of the largest elements so far, into which later ones are inserted.
 
-    Of a long row only chunks whose maximum is among the ``k`` largest maxima can have elements of the list.
+    In a long row only chunks whose maximum is among the ``k`` largest maxima can have elements of the list.
     """
     n, bits, dtype = x.shape[-1], key_bits(x.dtype), dtypes.NAMES[x.dtype]
     uint = "uint64" if bits == 64 else "uint32"
@@ -50,7 +54,7 @@ def _top_k(x: ShapeDtype, *, k: int) -> tirx.PrimFunc:
         count, position = local(1, "int32"), local(1, "int32")
 
         def insert(end: Any, store: Callable[[Any], None], move: Callable[[Any], None]) -> None:
-            """Puts ``key`` in front of smaller ones of the list, which ends at ``end``."""
+            """Inserts ``key`` before smaller ones of the list, which ends at ``end``."""
             T.buffer_store(position, end, [0])
             # The position before the first is never read, but TVM may evaluate both sides.
             before = tirx.max(position[0] - 1, none)
@@ -104,7 +108,7 @@ def _top_k(x: ShapeDtype, *, k: int) -> tirx.PrimFunc:
 
 
 def _maximum(dtype: str) -> Callable[[Callable[[Any], Any]], Any]:
-    """Allocates what the maximum of a chunk needs, and returns the function that computes its key."""
+    """Allocates memory for the maximum of a chunk, and returns the function that computes its key."""
     wide = _COMPARED.get(dtype, dtype)
     may_be_nan = wide.startswith("float")
     largest = T.sblock_alloc_buffer((_LANES,), wide, scope="local")
@@ -133,8 +137,8 @@ def _maximum(dtype: str) -> Callable[[Callable[[Any], Any]], Any]:
     return of_chunk
 
 
-#: ``top_k_indices(x, k=)``: the indices of the ``k`` largest elements of each row, the largest first. Of equal elements
-#: the first comes first; NaNs are larger than numbers.
+#: ``top_k_indices(x, k=)``: the indices of the ``k`` largest elements of each row, the largest first. Equal elements
+#: keep their order; NaNs are larger than numbers.
 top_k_indices = register(
     Op(
         "top_k_indices",
@@ -156,7 +160,7 @@ def largest_by_sorting(rows: Array, k: int) -> Array:
     last = rows.ndim - 1
     width = _block_size(rows, k)
     if not width:
-        # Backwards twice: the largest come first, and of equal ones the one that was first.
+        # Reversed twice: the largest come first, and among equal elements the original first one.
         order = shapes.flip(argsort(shapes.flip(rows, axes=(last,))), axes=(last,))
         return (size - 1 - order)[..., :k]
     padding = (0,) * last
@@ -172,7 +176,7 @@ def largest_by_sorting(rows: Array, k: int) -> Array:
 
 
 def _block_size(rows: Array, k: int) -> int:
-    """The size of blocks for which maxima and candidates are fewest; 0 where a row is rather sorted as a whole."""
+    """The size of blocks that minimizes maxima and candidates; 0 if a row should be sorted as a whole."""
     size = rows.shape[-1]
     if dims.is_dynamic(rows.shape) or rows.dtype == dtypes.bool_ or k == 0 or size < _LONG:
         return 0

@@ -64,8 +64,8 @@ def scale_by_factored_rms(
 ) -> GradientTransformation:
     """Divides by the root of the running mean of squares, which it keeps as a product of two vectors.
 
-    ``v' = d * v + (1 - d) * (u**2 + epsilon)`` and ``u' = u / sqrt(v')`` with ``d = 1 - t**(-decay_rate)``. Of a
-    matrix only the means ``r`` of the rows of ``v`` and ``c`` of its columns are kept; ``v = r * c / mean(r)``.
+    ``v' = d * v + (1 - d) * (u**2 + epsilon)`` and ``u' = u / sqrt(v')`` with ``d = 1 - t**(-decay_rate)``. For a
+    matrix, only the means ``r`` of the rows of ``v`` and ``c`` of its columns are kept; ``v = r * c / mean(r)``.
 
     Args:
         factored: whether to factor at all.

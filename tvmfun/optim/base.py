@@ -177,7 +177,7 @@ def set_to_zero() -> GradientTransformation:
 
 
 def identity() -> GradientTransformation:
-    """Leaves the updates as they are: ``u' = u``.
+    """Returns the updates unchanged: ``u' = u``.
 
     Returns:
         A transformation with an empty state.
@@ -223,7 +223,7 @@ def apply_updates(params: Params, updates: Updates) -> Params:
 
     Args:
         params: a tree of parameters.
-        updates: a tree of the same structure; a parameter whose update is ``None`` stays as it is.
+        updates: a tree of the same structure; a parameter whose update is ``None`` does not change.
 
     Returns:
         The new parameters, with the structure, shapes and dtypes of ``params``.

@@ -163,7 +163,7 @@ def per_example_global_norm_clip(grads: Updates, l2_norm_clip: Scalar) -> tuple[
     _check_examples("per_example_global_norm_clip", grads)
     squares = [tnp.sum(tnp.square(g.reshape((g.shape[0], -1))), axis=1) for g in map(tnp.asarray, tree.leaves(grads))]
     norms = tnp.sqrt(sum(squares))
-    # Examples whose gradients are zero stay as they are.
+    # Examples whose gradients are zero are not scaled.
     factors = tnp.where(norms > 0, tnp.minimum(l2_norm_clip / tnp.where(norms > 0, norms, 1), 1.0), 1.0)
     clipped = tnp.sum((factors < 1).astype("int32")).astype("int32")
     return map_updates(lambda g: tnp.tensordot(in_dtype_of(g, factors), g, 1), grads), clipped

@@ -309,7 +309,7 @@ def scale_by_zoom_linesearch(
             too_high = decrease > 0
             better = decrease <= tol
 
-            # Steps grow: is there a minimum between this one and the one before?
+            # Steps grow: checks for a minimum between this step and the one before.
             beyond = too_high | ((point.value >= s.tried.value) & (s.count > 0))
             rising = (point.slope >= 0) & ~beyond
             bracketed = beyond | rising | met

@@ -51,7 +51,7 @@ class MonitorState(NamedTuple):
 
 
 def snapshot(measure_name: str, measure: Callable[[Updates], Any]) -> GradientTransformation:
-    """Leaves the updates as they are, and keeps a measurement of them in the state.
+    """Returns the updates unchanged, and keeps a measurement of them in the state.
 
     Args:
         measure_name: its name, for :func:`tvmfun.optim.tree.get`.
@@ -80,7 +80,7 @@ def snapshot(measure_name: str, measure: Callable[[Updates], Any]) -> GradientTr
 def monitor(
     measures: Mapping[str, GradientTransformation | Callable[[Updates], Any]],
 ) -> GradientTransformationExtraArgs:
-    """Leaves the updates as they are, and keeps several measurements of them in the state.
+    """Returns the updates unchanged, and keeps several measurements of them in the state.
 
     Args:
         measures: for each name a function of the updates that returns a tree of arrays, or a transformation whose

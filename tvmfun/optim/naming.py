@@ -93,7 +93,7 @@ def _check_broadcasting(
 
 
 def _check_shapes(where: str, expected: OptState, state: OptState, result: OptState) -> None:
-    """Checks the arrays of a state of which the next one has the expected shape; others may grow."""
+    """Checks the shapes of a state's arrays, unless the next ones differ from the expected shapes: these may grow."""
     arrays = zip(tree.leaves_with_path(expected), tree.leaves(state), tree.leaves(result), strict=True)
     for (path, other), array, following in arrays:
         if np.shape(following) == np.shape(other) != np.shape(array):

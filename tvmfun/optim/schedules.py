@@ -178,7 +178,7 @@ def exponential_decay(
     bound = tnp.maximum if decay_rate < 1 else tnp.minimum
 
     def schedule(count: ArrayLike) -> Scalar:
-        # Clipped at 0 the exponent leaves init_value as it is before the decay begins.
+        # Clipped at 0, the exponent does not change init_value before the decay begins.
         exponent = _as_float(tnp.maximum(tnp.asarray(count) - begin, 0)) / transition_steps
         value = init_value * decay_rate ** (tnp.floor(exponent) if staircase else exponent)
         return value if end_value is None else bound(value, end_value)
@@ -260,7 +260,7 @@ def join_schedules(schedules: Sequence[Schedule], boundaries: Sequence[int]) -> 
 def piecewise_interpolate_schedule(
     interpolate_type: str, init_value: Scalar, boundaries_and_scales: Mapping[int, Scalar] | None = None
 ) -> Schedule:
-    """Interpolation between boundaries, at each of which the value is multiplied by a scale.
+    """Interpolation between boundaries; at each one the value is multiplied by a scale.
 
     From ``a`` to ``b`` it goes along ``a + (b - a) * x``, or along ``b + (a - b) * (1 + cos(pi * x)) / 2``, where
     ``x`` is the fraction of the steps between the two boundaries that have passed.

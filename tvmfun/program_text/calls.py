@@ -11,9 +11,9 @@ from tvmfun.program_text.values import holds_function, is_own_function
 
 
 def without_functions(program: Program) -> Program:
-    """The same Program without calls that hold Python functions, also within loops and branches.
+    """Inlines the calls of a Program that hold Python functions, also within loops and branches.
 
-    It computes the same; its derivatives are those of what it computes.
+    The results stay the same; custom derivatives are replaced by those of the inlined equations.
     """
     known: dict[Variable, Atom] = {variable: variable for variable in program.inputs}
     equations = tuple(_expanded(program.equations, known))
@@ -25,7 +25,7 @@ def _use(atom: Atom, known: dict[Variable, Atom]) -> Atom:
 
 
 def _expanded(equations: tuple[Equation, ...], known: dict[Variable, Atom]) -> Iterator[Equation]:
-    """The equations with new variables, which are added to ``known``, and those of calls in place of calls."""
+    """The equations with new variables, which are added to ``known``, and with calls replaced by their equations."""
     for equation in equations:
         inputs = tuple(_use(atom, known) for atom in equation.inputs)
         called = equation.params.get("program")

@@ -53,7 +53,7 @@ def save(
     Args:
         program: the Program.
         path: the file to write or replace.
-        inline: whether to replace calls that hold Python functions by what they compute.
+        inline: whether to replace calls that hold Python functions by their equations.
         arguments: the names of its arguments, if they are known.
         donated: the indices of the leaves of its arguments that may be overwritten.
         more: more entries for the manifest.
@@ -194,7 +194,7 @@ def _signature_of(manifest: Mapping[str, Any]) -> Any:
 
 
 def _without_names(signature: Mapping[str, Any]) -> dict[str, Any]:
-    """A signature without what the Program does not have: the names of arguments, and which are donated."""
+    """A signature without the parts that a Program lacks: the names of arguments, and donation."""
     leaves = {key: [(entry["shape"], entry["dtype"]) for entry in signature[key]] for key in ("inputs", "outputs")}
     return {**signature, **leaves}
 

@@ -1,4 +1,4 @@
-"""Checks that the Programs of loops, branches and calls take and return what the op around them passes."""
+"""Checks the Programs of loops, branches and calls against the operands and results of their ops."""
 
 from __future__ import annotations
 

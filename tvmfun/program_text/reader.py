@@ -180,7 +180,7 @@ class _Scope:
         return self._add(*self._declaration())
 
     def equation(self) -> Equation:
-        """Reads an equation, and checks that its op returns what it says."""
+        """Reads an equation, and checks that its op returns the stated types."""
         tokens, start = self._tokens, self._tokens.position
         declared = []
         while not tokens.at("="):
@@ -291,7 +291,7 @@ class _Scope:
 
 
 def _source(tokens: Tokens) -> str:
-    """The line of the user after an equation, if it is there."""
+    """The user's line after an equation, if there is one."""
     if tokens.kind != "source":
         return ""
     position, text = tokens.position, tokens.next()[1:].strip()
@@ -304,10 +304,10 @@ def _source(tokens: Tokens) -> str:
 
 
 def check_types(equation: Equation) -> None:
-    """Checks that the results of an equation have the types that its op gives them, and the Programs in it theirs.
+    """Checks the types of an equation's results, and of the equations of its Programs, against its op.
 
     Raises:
-        ProgramError: if they have not.
+        ProgramError: if they differ.
         Exception: any other one, for arguments that the op does not take.
     """
     parameters = _parameters(equation.op)

@@ -61,7 +61,7 @@ def written(value: Any, write_program: Callable[[Program], str]) -> str:
 
 
 def holds_function(value: Any) -> bool:
-    """Whether a parameter is or holds a Python function that has no place in a text."""
+    """Whether a parameter is or holds a Python function that cannot be written as text."""
     if isinstance(value, Program | np.dtype | type) or value is None:
         return False
     return callable(value) or callable(getattr(value, "call", None))  # a rule is an object with a function

@@ -1,4 +1,4 @@
-"""Programs as text: as ``Program.text`` prints them, and what it leaves out."""
+"""Programs as text: as ``Program.text`` prints them, with the parts that it leaves out."""
 
 from __future__ import annotations
 

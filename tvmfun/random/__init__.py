@@ -1,7 +1,7 @@
 """Random numbers as pure functions of a key: Threefry-2x32 in counter mode.
 
 A key is an array ``uint32[2]``; using it twice gives the same numbers twice. The bits are those of JAX's
-default generator for the same key, shape and dtype; what is computed from them differs by rounding at most.
+default generator for the same key, shape and dtype; numbers computed from them differ by rounding at most.
 
 Two names of ``jax.random`` are missing: ``key_dtype``, because keys have no dtype of their own, and ``random_gamma_p``,
 which is internal to JAX. The default dtypes are float32 and int32.

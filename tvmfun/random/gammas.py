@@ -213,7 +213,7 @@ def f(key: Key, dfnum: ArrayLike, dfden: ArrayLike, shape: Shape | None = None, 
     Args:
         key: the key.
         dfnum: the degrees of freedom of the numerator, positive.
-        dfden: those of the denominator, positive.
+        dfden: the degrees of freedom of the denominator, positive.
         shape: of the result; by default that of the parameters together.
         dtype: of the result, a float.
 

@@ -91,7 +91,7 @@ def choice(
     Args:
         key: the key.
         a: an array, or an integer that stands for ``arange`` of it.
-        shape: how many are drawn; it replaces the axis.
+        shape: the shape of the draws, which replaces the axis.
         replace: whether one may be drawn more than once.
         p: the probabilities of the slices, a vector that need not be normalized; by default they are equal.
         axis: the axis.

@@ -5,8 +5,8 @@ Nothing here needs TVM or a GPU. A *step* is one of the records :class:`Launch`,
 a table, as for CPUs (:class:`~tvmfun.runtime.plan.Plan`): the inputs, new memory for results, the block of
 intermediates, and after it the constants.
 
-Where sizes are dynamic, the numbers of records are formulas of them, and :meth:`CudaModule.at` returns the module for
-some sizes.
+If sizes are dynamic, the numbers of records are formulas of them, and :meth:`CudaModule.at` returns the module for
+given sizes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tvmfun.files import atomic_write
 from tvmfun.runtime.formulas import Formula, evaluate
 from tvmfun.runtime.plan import Address, DynamicPlan, Plan
 
-#: Sizes along x, y and z; where sizes are dynamic, formulas.
+#: Sizes along x, y and z; formulas if they are dynamic.
 Extent = tuple[int, int, int]
 
 
@@ -37,8 +37,8 @@ class Scalar(NamedTuple):
 
     Args:
         dtype: the dtype's name, such as ``"int32"``.
-        bits: the value; for other dtypes than integers the integer of its bits.
-        strides: for each enclosing :class:`Repeat`, the outermost first, what one iteration adds; missing ones are 0.
+        bits: the value; for dtypes other than integers, the integer with the same bits.
+        strides: the increment per iteration of each enclosing :class:`Repeat`, outermost first; missing ones are 0.
     """
 
     dtype: str
@@ -61,14 +61,14 @@ class Scalar(NamedTuple):
 
 
 class TensorMap(NamedTuple):
-    """A tensor in an array, of which the copy engine of sm_90 moves boxes: a ``CUtensorMap``, passed by value.
+    """A tensor in an array whose boxes the copy engine of sm_90 moves: a ``CUtensorMap``, passed by value.
 
     Boxes are swizzled in lines of 128 bytes, and are 0 outside of the tensor.
 
     Args:
-        address: where it begins, a multiple of 16 bytes.
+        address: its address, a multiple of 16 bytes.
         dtype: the dtype's name, ``"float16"`` or ``"bfloat16"``.
-        sizes: those of its axes; the first one is contiguous.
+        sizes: the sizes of its axes; the first one is contiguous.
         strides: the distances along the other axes, in bytes, multiples of 16.
         box: the sizes of a box.
     """
@@ -80,12 +80,14 @@ class TensorMap(NamedTuple):
     box: tuple[int, ...]
 
 
-#: What a kernel is passed.
+#: An argument of a kernel.
 Argument = Address | Scalar | TensorMap
 #: The dtypes of tensor maps, and their numbers in ``CUtensorMapDataType``.
 MAP_DTYPES = {"float16": 6, "bfloat16": 9}
-#: The words of 8 bytes of a tensor map, and those of which its position is a multiple.
-MAP_WORDS, MAP_ALIGNMENT = 16, 16
+#: The size of a tensor map in words of 8 bytes.
+MAP_WORDS = 16
+#: The alignment of a tensor map in words.
+MAP_ALIGNMENT = 16
 
 
 def address_in(argument: Argument) -> Address | None:
@@ -96,7 +98,7 @@ def address_in(argument: Argument) -> Address | None:
 
 
 def word_offsets(arguments: Sequence[Argument]) -> tuple[list[int], int]:
-    """Returns where arguments are in memory that holds them one after the other, and its size, in words of 8 bytes.
+    """Returns the offset of each argument in memory that holds them in order, and its size, in words of 8 bytes.
 
     >>> word_offsets([Address(0), TensorMap(Address(1), "float16", (64, 8), (128,), (64, 8)), Scalar("int32", 1)])
     ([0, 16, 32], 33)
@@ -237,21 +239,21 @@ def bytes_of(dtype: str) -> int:
 class CudaModule:
     """A compiled Program: machine code, the steps of a call, and the layout of its memory.
 
-    Where sizes are dynamic, the plan is a :class:`~tvmfun.runtime.plan.DynamicPlan`, and grids, numbers, counts and
-    shapes may be formulas.
+    If sizes are dynamic, the plan is a :class:`~tvmfun.runtime.plan.DynamicPlan`, and grids, numbers, counts and shapes
+    may be formulas.
 
     Args:
         arch: the architecture, with its suffix, such as ``"sm_90a"``.
-        compiler: what made the machine code, such as ``"nvcc 13.0.88"``.
+        compiler: the compiler of the machine code, such as ``"nvcc 13.0.88"``.
         cubins: the machine code of all kernels.
         steps: the steps of a call, in order.
         plan: the table of addresses; ``plan.analysis.temporaries`` is the size of the block of intermediates.
-        constants: what the slot after the block points to, 256-byte aligned: written once, only read by the steps.
+        constants: the bytes that the slot after the block points to, 256-byte aligned; steps only read them.
         inputs: the types of the arguments, one per slot from 0 on.
         results: the types of the results, whose slots are ``plan.results``.
-        missing: why there is no machine code, where the module was made without a compiler; empty if there is.
-        condition: the kernel that tells a conditional node of a graph what to run; empty without loops and branches
-            that depend on data. Drivers that lack such nodes cannot load it.
+        missing: the reason for missing machine code, if there was no compiler; otherwise empty.
+        condition: the kernel that sets the condition of a graph's node; empty without loops and branches that depend
+            on data. Drivers that lack such nodes cannot load it.
     """
 
     arch: str
@@ -277,7 +279,7 @@ class CudaModule:
         return self.plan
 
     def at(self, sizes: Mapping[str, int]) -> CudaModule:
-        """Returns the module for these dynamic sizes, without launches that have nothing to do."""
+        """Returns the module for these dynamic sizes, without empty launches."""
         assert isinstance(self.plan, DynamicPlan)
         plan, words = self.plan.at(sizes)
         first_word = self.plan.block + 1
@@ -298,7 +300,7 @@ class CudaModule:
         """The launches and copies of a call in order, with counted loops unrolled.
 
         Raises:
-            TargetError: if what is launched depends on data.
+            TargetError: if the launches depend on data.
         """
         return _unrolled(self.steps, ())
 
@@ -353,7 +355,7 @@ class CudaModule:
 
         Args:
             content: the bytes.
-            name: where they are from, for errors.
+            name: the name of their file, for errors.
 
         Raises:
             TargetError: if they are not a module, of another version, truncated or altered.
@@ -390,8 +392,10 @@ class CudaModule:
         )
 
 
-_MAGIC, _VERSION = b"TVMFUNCU", 5
-_HEAD, _LENGTH = struct.Struct("<8sIQ32s"), struct.Struct("<Q")
+_MAGIC = b"TVMFUNCU"
+_VERSION = 5
+_HEAD = struct.Struct("<8sIQ32s")
+_LENGTH = struct.Struct("<Q")
 _RECORDS = {record.__name__: record for record in (Address, Scalar, TensorMap, Launch, Copy, Repeat, While, Branch)}
 
 
@@ -418,7 +422,7 @@ def _steps(value: Any) -> tuple[Step, ...]:
 def _evaluated(
     steps: Sequence[Step], number: Callable[[Formula], int], place: Callable[[Address], Address]
 ) -> tuple[Step, ...]:
-    """Records with numbers in place of formulas, without those that do nothing.
+    """Replaces formulas in records by numbers, and removes records without work.
 
     Args:
         steps: the records.

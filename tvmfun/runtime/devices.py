@@ -52,7 +52,7 @@ def exists(candidate: Any) -> bool:
 
 
 def devices(kind: str | None = None) -> list[Any]:
-    """Returns the devices of a kind (``"cpu"``, or ``"cuda"`` or ``"gpu"``), or the best kind there is.
+    """Returns the devices of a kind (``"cpu"``, or ``"cuda"`` or ``"gpu"``), by default of the best available kind.
 
     Raises:
         TargetError: if there is no such kind.

@@ -36,8 +36,8 @@ class NativeExecutable:
         module: compiled, or read from disk.
         plan: the layout of the table.
         is_loaded: whether the module has been loaded for the shared pool.
-        of: what it shares with executables for other sizes.
-        words: the values of the slots after that of the block of intermediates.
+        of: the executable of all sizes, which it shares memory with.
+        words: the values of the slots after the block of intermediates.
     """
 
     device = _CPU
@@ -62,7 +62,7 @@ class NativeExecutable:
         self._temporaries = Scratch(nbytes, of.idle) if of else ResultBuffers([nbytes])
         shared = of.buffers if of else []
         self._buffers = [*shared, *result_buffers(plan.fresh[of.plan.static_fresh if of else 0 :])]
-        # Small functions have one result in new memory and no intermediates: less is asked at each call.
+        # Small functions have one result in new memory and no intermediates, so each call has fewer checks.
         is_small = plan.results == (plan.inputs,) and not (nbytes or words)
         self._only = self._buffers[0] if is_small else None
 

@@ -21,7 +21,7 @@ from tvmfun.errors import OutOfMemoryError
 
 
 def without_gil_release(name: str) -> Any:
-    """A function of the FFI that keeps the GIL, because it takes less time than releasing the GIL does."""
+    """Returns a function of the FFI that keeps the GIL: releasing it would take longer than the function."""
     function = tvm.get_global_func(name)
     function.release_gil = False
     return function
@@ -62,7 +62,7 @@ class Memory:
         return self._tensor.device
 
     def of(self, aval: Any) -> Memory:
-        """The same elements as an array of another type."""
+        """Views the elements as an array of another type."""
         return Memory(self.tensor._create_view(aval.shape, dtypes.NAMES[aval.dtype]), aval)
 
     def fill(self, value: np.ndarray | np.generic, dtype: np.dtype) -> None:
@@ -76,13 +76,15 @@ class Memory:
         return self._tensor
 
 
-# Without huge pages, gathers are dominated by TLB misses.
-_HUGE_PAGE, _MADV_HUGEPAGE = 2 << 20, 14
+# Without huge pages, gathers are dominated by TLB misses. The bytes of a huge page.
+_HUGE_PAGE = 2 << 20
+# Linux's number of the advice to use huge pages.
+_MADV_HUGEPAGE = 14
 _advise = getattr(ctypes.CDLL(None), "madvise", None) if sys.platform == "linux" else None
 
 
 def with_huge_pages(tensor: tvm.runtime.Tensor, nbytes: int) -> tvm.runtime.Tensor:
-    """The tensor, not yet written to, in huge pages if it is large and the system has them."""
+    """Puts a tensor that is not yet written to into huge pages, if it is large and the system has them."""
     if _advise is not None and nbytes >= 2 * _HUGE_PAGE:
         first = -(-tensor.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
         length = (tensor.data_ptr() + nbytes - first) // mmap.PAGESIZE * mmap.PAGESIZE
@@ -93,7 +95,7 @@ def with_huge_pages(tensor: tvm.runtime.Tensor, nbytes: int) -> tvm.runtime.Tens
 class _Pool:
     """Free large blocks, kept for results of the same size.
 
-    Page faults on new memory, which the system clears page by page, cost more than most kernels that fill it.
+    Page faults on new memory, which the system clears page by page, cost more than most kernels that fill the memory.
     """
 
     def __init__(self) -> None:
@@ -141,7 +143,7 @@ class _LargeMemory(Memory):
     """A block on the CPU that returns to the pool when no array is stored in it."""
 
     __slots__ = ("nbytes",)
-    # An attribute, because at interpreter shutdown globals are gone before `__del__` runs.
+    # An attribute, because globals are gone before `__del__` runs at interpreter shutdown.
     pool = _POOL
 
     def __init__(self, shape: tvm_ffi.Shape) -> None:
@@ -157,13 +159,15 @@ class _LargeMemory(Memory):
             self.pool.put(self.nbytes, self._tensor)
 
 
-# Small results share blocks, because an allocation costs more than everything else about a small result. The blocks
-# are small, too: one result that is kept keeps its whole block.
-_SMALL, _COMMON = 1024, 4096
+# Results of at most this many bytes share blocks, because the allocation would cost more than all their other work.
+_SMALL = 1024
+# The bytes of a shared block. It is small, too, because one result that is alive keeps its whole block.
+_COMMON = 4096
 _ALIGNMENT = 64
-# The latest blocks of a size serve again. Four are enough for a loop with three results of this size alive. Larger ones
-# come from the pool.
-_RECYCLED, _LATEST = 256 << 10, 4
+# Blocks of at most this many bytes are recycled by size; larger ones come from the pool.
+_RECYCLED = 256 << 10
+# The most recent blocks of each size that are kept for this: enough for a loop with three live results of a size.
+_LATEST = 4
 _Blocks = deque[tuple[Memory, int]]
 _BLOCKS_BY_SIZE: WeakValueDictionary[int, _Blocks] = WeakValueDictionary()
 
@@ -173,7 +177,7 @@ def _aligned(nbytes: int) -> int:
 
 
 def _references(block: tuple[Memory, int]) -> int:
-    """The number of references to the memory of a block, among them that of the block."""
+    """The number of references to the memory of a block, including the block's own."""
     return getrefcount(block[0])
 
 
@@ -223,7 +227,7 @@ class ResultBuffers:
         memory, address = self._block()
         if self._slots:
             self._unused += [(memory, address + start) for start in self._slots]
-        # A new integer for each result, whose references are its readers.
+        # A new integer for each result, whose reference count is the number of readers.
         return memory, address + 0
 
     def _block(self) -> tuple[Memory, int]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-# The alignment of buffers in the block: a multiple of cache lines, and that of CUDA's allocations.
+# The alignment of buffers in the block: a multiple of cache lines, and the alignment of CUDA's allocations.
 ALIGNMENT = 256
 
 
@@ -19,7 +19,7 @@ class Lifetime(NamedTuple):
 
 
 def assign_offsets(sizes: Sequence[int], lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
-    """Gives each buffer an offset, so that those in use at the same time do not overlap.
+    """Gives each buffer an offset, so that buffers in use at the same time do not overlap.
 
     The largest buffers come first, each at the lowest offset where it fits.
 

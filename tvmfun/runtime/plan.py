@@ -1,6 +1,6 @@
 """The layout of the memory of a call: the table of addresses that compiled code gets, decided at compile time.
 
-Where sizes are dynamic, the table has slots for sizes and offsets as well. They are computed for each set of sizes.
+If sizes are dynamic, the table has slots for sizes and offsets as well, which are computed for each set of sizes.
 """
 
 from __future__ import annotations
@@ -85,14 +85,14 @@ class Plan:
 
 @dataclass(frozen=True)
 class DynamicPlan:
-    """The same where sizes are dynamic: formulas, of which :meth:`at` makes a plan for some sizes.
+    """A memory plan for dynamic sizes: byte counts as formulas, from which :meth:`at` makes a :class:`Plan`.
 
-    After the block of intermediates the table holds the sizes, and the offset of each intermediate in the block.
+    After the block of intermediates, the table holds the sizes and the offset of each intermediate in the block.
 
     Args:
         sizes: the names of the sizes.
         inputs: the number of inputs.
-        fresh: the bytes of each piece of new memory: first those of static size, the smallest first.
+        fresh: the bytes of each piece of new memory: first pieces of static size, the smallest first.
         results: for each result the slot of its address.
         buffers: the bytes of each intermediate.
         lifetimes: the steps that use each intermediate.
@@ -137,7 +137,7 @@ class DynamicPlan:
         return sum(isinstance(size, int) for size in self.fresh)
 
     def at(self, sizes: Mapping[str, int]) -> tuple[Plan, list[int]]:
-        """The plan for these sizes, and the values of the slots after that of the block."""
+        """The plan for these sizes, and the values of the slots after the block."""
         formulas = dict.fromkeys((*self.fresh, *self.buffers, self.arguments, self.aliased))
         values = {formula: evaluate(formula, sizes) for formula in formulas}
         fresh = tuple(values[formula] for formula in self.fresh)

@@ -1,4 +1,4 @@
-"""The pools of workspaces: memory that kernels allocate while they run, and threads keep for the next ones."""
+"""The pools of workspaces: memory that kernels allocate while they run, and that threads keep for later kernels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 # As in TVM's runtime: allocations are rounded up to pages.
 _PAGE = 4096
 
-#: ``(bytes, threads)`` for an allocation, of which the bytes may be a formula; None frees the most recent one.
+#: ``(bytes, threads)`` for an allocation, whose bytes may be a formula; None frees the most recent one.
 Allocation: TypeAlias = tuple[Any, int] | None
 
 

@@ -30,8 +30,8 @@ class RegularGridInterpolator:
         fill_value: the result outside of the grid; None extrapolates the outermost rectangles.
 
     Calling it with coordinates returns the interpolated values. They are an array whose last axis has an element for
-    each axis of the grid, or a tuple of an array for each axis; a vector has those of one point after the other.
-    ``method=`` may be given there, too. NaN among the coordinates makes NaN for the linear method.
+    each axis of the grid, or a tuple of an array for each axis; a vector has the coordinates of one point after the
+    other. ``method=`` may be given there, too. NaN among the coordinates makes NaN for the linear method.
 
     Raises:
         ArgumentError: for another method, ``bounds_error``, or coordinates that do not ascend.

@@ -72,8 +72,8 @@ def amp(fun: Callable | None = None, policy: PrecisionPolicy | str = "bfloat16")
 
     Args:
         fun: a function of trees of arrays. Without it, ``amp`` returns a decorator.
-        policy: a :class:`PrecisionPolicy`, or a dtype for a policy in which only products are in half precision. What
-            must not be rounded, such as the last product of a model, can be computed outside of ``fun``.
+        policy: a :class:`PrecisionPolicy`, or a dtype for a policy in which only products are in half precision. Values
+            that must not be rounded, such as the last product of a model, can be computed outside of ``fun``.
 
     Raises:
         ArgumentError: if the policy is unknown.

@@ -59,7 +59,7 @@ def grad(fun: Callable, argnums: int | Sequence[int] = 0, *, has_aux: bool = Fal
 def value_and_grad(fun: Callable, argnums: int | Sequence[int] = 0, *, has_aux: bool = False) -> Callable[..., Any]:
     r"""Returns a function that computes ``fun`` and its gradient, :math:`(f, \nabla f)`.
 
-    Args, result tree and errors are those of :func:`grad`; the function returns ``(value, gradient)``, and with
+    Args, result tree and errors are as for :func:`grad`; the function returns ``(value, gradient)``, and with
     ``has_aux`` ``((loss, aux), gradient)``.
 
     Source: follows ``jax.value_and_grad``.

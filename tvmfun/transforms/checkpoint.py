@@ -99,7 +99,7 @@ class checkpoint_policies:  # a namespace, as in JAX
     def dots_saveable(equation: Equation) -> bool:
         """Keeps the results of products and convolutions, which are the most expensive to recompute.
 
-        Not those in ``nn.dot_product_attention``, which is recomputed as a whole.
+        The exception are products in ``nn.dot_product_attention``, which is recomputed as a whole.
         """
         return equation.op.kind == "contraction"
 

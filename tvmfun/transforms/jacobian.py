@@ -68,7 +68,7 @@ def jacrev(fun: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = Fals
     r"""Returns a function that computes the Jacobian :math:`\partial f_i / \partial x_j`, row by row.
 
     Reverse mode: the cost grows with the number of outputs; for functions with more inputs than outputs.
-    Arguments, results and errors are those of :func:`jacfwd`.
+    Arguments, results and errors are as for :func:`jacfwd`.
 
     Source: follows ``jax.jacrev``.
 
@@ -98,7 +98,7 @@ def jacrev(fun: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = Fals
 def hessian(fun: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
     r"""Returns a function that computes the Hessian :math:`\partial^2 f / \partial x_i \partial x_j`.
 
-    Forward over reverse mode. Arguments, results and errors are those of :func:`jacfwd`, applied twice.
+    Forward over reverse mode. Arguments, results and errors are as for :func:`jacfwd`, applied twice.
 
     Source: follows ``jax.hessian``.
 

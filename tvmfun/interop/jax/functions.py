@@ -17,7 +17,7 @@ from tvmfun.typing import PyTree
 
 
 def from_jax(function: Callable, *specs: PyTree) -> Callable:
-    """Returns a function of JAX as a function of tvmfun, which every transform works on.
+    """Returns a function of JAX as a function of tvmfun, to which every transform applies.
 
     JAX traces it to a jaxpr, once per types of arguments, whose primitives are evaluated as functions of
     :mod:`tvmfun.lax`. So it is differentiated here; ``jax.custom_jvp`` and ``jax.custom_vjp`` inside keep their rules.
@@ -26,8 +26,8 @@ def from_jax(function: Callable, *specs: PyTree) -> Callable:
 
     Args:
         function: takes trees of arrays that JAX knows, by position; returns a tree.
-        specs: the types of its arguments, as arrays or ``ShapeDtype``. With them it is traced at once, and takes no
-            others.
+        specs: the types of its arguments, as arrays or ``ShapeDtype``. With them it is traced at once, and accepts no
+            other types.
 
     Raises:
         ProgramError: at a primitive that has no rule, such as a callback; the message has the user's line.
@@ -67,7 +67,7 @@ def _flatten(values: Any) -> tuple[list[Any], Any]:
 
 
 def _words(leaf: Any) -> Any:
-    """The words of typed keys of JAX; other leaves as they are."""
+    """The words of JAX's typed keys; other leaves are unchanged."""
     if is_key(leaf):
         from jax import random
 
@@ -83,7 +83,7 @@ def _type(leaf: Any) -> tuple[tuple[int, ...], str, bool]:
 
 
 def _traced(function: Callable, structure: Any, types: tuple) -> tuple[Callable, Callable]:
-    """The function of leaves, and what makes a tree of its results."""
+    """The function of leaves, and the function that turns its results into a tree."""
     import jax
 
     leaves = [jax.ShapeDtypeStruct(shape, dtype, weak_type=weak) for shape, dtype, weak in types]

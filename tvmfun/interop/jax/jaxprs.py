@@ -1,4 +1,4 @@
-"""The evaluation of jaxprs: equation by equation, so that whatever traces the operands traces them."""
+"""The evaluation of jaxprs: equation by equation, so that a trace of the operands is a trace of the jaxpr."""
 
 from __future__ import annotations
 

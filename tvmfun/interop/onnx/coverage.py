@@ -17,7 +17,8 @@ from tvmfun.interop.onnx.writing.builder import LEFT_OUT as NOT_WRITTEN
 BEGIN = "<!-- Written by `python -m tvmfun.interop.onnx docs/interop.md`. -->"
 END = "<!-- The end of what was written about ONNX. -->"
 
-STRINGS, SEQUENCES = "strings", "sequences, or optional sequences"
+STRINGS = "strings"
+SEQUENCES = "sequences, or optional sequences"
 _DRAWN = "expects the numbers that NumPy's generator draws"
 
 #: The kinds of cases of the suite whose models are in the wheel.
@@ -96,7 +97,7 @@ def suite() -> dict[str, Any]:
 
 
 def counts() -> Counter[str]:
-    """How many cases of the suite pass, under the empty string, and how many are left out for each reason."""
+    """Counts the cases of the suite that pass, under the empty string, and those left out, by reason."""
     return Counter(left_out(name, model) or "" for name, model in suite().items())
 
 

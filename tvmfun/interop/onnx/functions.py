@@ -107,7 +107,7 @@ def from_onnx(model: Any, *, trainable: Collection[str] | None = None) -> tuple[
     The function computes what the model computes, and has derivatives, batching and compilation like any other. Shapes
     are ONNX's: images have their channels first. Nothing in the file is run or unpickled.
 
-    Values that are known while the function is traced, such as shapes and what is computed from them, are NumPy arrays.
+    Values that are known while the function is traced, such as shapes and numbers computed from them, are NumPy arrays.
     Inputs that operators need then, such as the sizes of ``Reshape``, must be known, too, and not tracers:
     ``function.inputs`` says which these are.
 

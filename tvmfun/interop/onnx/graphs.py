@@ -1,7 +1,7 @@
-"""Evaluation of graphs: node by node, so that whatever traces the inputs traces the results.
+"""Evaluation of graphs: node by node, so that a trace of the inputs is a trace of the results.
 
-What is known while a function is traced, such as shapes and numbers computed from them, is a NumPy array; everything
-else is an array of tvmfun.
+Values that are known while a function is traced, such as shapes and numbers computed from them, are NumPy arrays; all
+others are arrays of tvmfun.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Call:
     Args:
         node: the node.
         values: the values that are defined before it, by their names.
-        attributes: those of the function around.
+        attributes: the attributes of the function around.
         run: the evaluation.
     """
 
@@ -100,7 +100,7 @@ def evaluate(
         inputs: as many values as it has inputs.
         run: the evaluation that it is a part of.
         outer: values by name, which it may read.
-        attributes: those of the function that it is the body of.
+        attributes: the attributes of the function whose body it is.
 
     Raises:
         ProgramError: where a node cannot be evaluated; the message names it.
@@ -167,7 +167,7 @@ def apply(row: Translation, inputs: list[Any], attributes: dict[str, Any], call:
 
 
 def _of_arrays(row: Translation, inputs: list[Any], attributes: dict[str, Any], node: Node) -> Any:
-    """The result of a translation, for inputs some of which may be :class:`Narrow`."""
+    """The result of a translation; some inputs may be :class:`Narrow`."""
     kinds = {x.dtype for x in inputs if isinstance(x, Narrow)}
     if not kinds or row.narrow or row.shapes:
         return row.function(*inputs, **attributes)

@@ -1,4 +1,4 @@
-"""Reading of ONNX files, without trust in what they contain."""
+"""Reading of ONNX files, without trust in their contents."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class Node:
 
     Args:
         proto: the ``NodeProto``.
-        scope: what it refers to.
+        scope: the scope of the names that it refers to.
         outer: the names that are defined before it.
     """
 
@@ -171,7 +171,7 @@ class Graph:
         outputs: the names of its results.
         constants: the values of its initializers.
         proto_nodes: the nodes, sorted.
-        scope: what they refer to.
+        scope: the scope of the names that they refer to.
         outer: the names of values around the graph, which it may read.
         defaults: the values of attributes that a call of a function leaves out; None if it is not a function's body,
             whose outputs may be undefined.

@@ -93,7 +93,7 @@ def is_narrow(dtype: Any) -> bool:
 
 
 def is_known(value: Any) -> bool:
-    """Whether a value is known while a function is traced; what is left out is known to be so."""
+    """Whether a value is known while a function is traced; an omitted value is known to be omitted."""
     return value is None or isinstance(value, np.ndarray)
 
 

@@ -86,7 +86,7 @@ def _distinct(names: list[str], taken: set[str]) -> list[str]:
 
 
 def _parameters(function: Callable | Program) -> list[str]:
-    """The names of the parameters by position, as far as they have names."""
+    """The names of the parameters by position, for those that have names."""
     try:
         parameters = inspect.signature(function).parameters.values() if callable(function) else ()
     except ValueError:

@@ -97,7 +97,7 @@ def resize(
     extrapolation_value: float,
     result: ShapeDtype,
 ) -> Any:
-    """Each axis is resampled by itself, with indices and weights that are known from the sizes."""
+    """Resamples each axis separately, with indices and weights that are known from the sizes."""
     mode, rank = coordinate_transformation_mode, len(size)
     x = channels_first(x, layout)
     work = x if dtypes.is_float(x.dtype) else tnp.astype(x, "float32")

@@ -134,7 +134,7 @@ def _cross_entropy_with_logits(predictions: Any, labels: Any) -> Any:
 
 @reads("relax.nn.nll_loss")
 def nll_loss(predictions: Any, targets: Any, weights: Any = None, *, reduction: str, ignore_index: int) -> Any:
-    """The negative log likelihoods at the targets, weighted by class; those of ``ignore_index`` count nothing."""
+    """The negative log likelihoods at the targets, weighted by class; the class ``ignore_index`` is not counted."""
     classes = 1 if predictions.ndim > 1 else 0
     targets = tnp.asarray(targets)
     counted = targets != ignore_index

@@ -21,8 +21,10 @@ from tvmfun.typing import Key
 
 #: The most calls of operators and functions: small functions that call each other can ask for any number.
 MOST_CALLS = 50_000
-#: The most arrays in a tuple, and levels of tuples in it; tuples that share their fields can be as large as they want.
-MOST_FIELDS, MOST_LEVELS = 4096, 16
+#: The most arrays in a tuple: tuples that share their fields can be of any size.
+MOST_FIELDS = 4096
+#: The most levels of tuples in a tuple.
+MOST_LEVELS = 16
 
 #: Errors of Python that compositions raise for arguments of a wrong kind.
 _OF_PYTHON = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, NotImplementedError)

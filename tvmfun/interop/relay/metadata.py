@@ -1,7 +1,7 @@
-"""The metadata section at the end of a text: a graph of objects in JSON, of which constants are read.
+"""The metadata section at the end of a text: a graph of objects in JSON, from which constants are read.
 
 A node refers to others by their numbers. Only the path from the root to a constant is followed, which has a known
-length, so that a graph with circles is no danger.
+length, so that a graph with cycles does no harm.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def tokenize(source: Source) -> list[Token]:
     text, offset = source.text, 0
     tokens: list[Token] = []
     while offset < len(text):
-        # `%pair.0.1` projects twice: what follows a point is an index, not the number 0.1.
+        # `%pair.0.1` projects twice: an index follows each point, not the number 0.1.
         match = _INDEX.match(text, offset) if tokens and tokens[-1].kind == "." else None
         kind = "number"
         if match is None:
@@ -80,7 +80,7 @@ def tokenize(source: Source) -> list[Token]:
 
 
 def _after_comment(source: Source, offset: int) -> int:
-    """The offset of what follows a comment; comments may contain others."""
+    """The offset after a comment; comments may be nested."""
     nesting = 0
     for match in _COMMENT_ENDS.finditer(source.text, offset):
         nesting += 1 if match[0] == "/*" else -1

@@ -64,7 +64,7 @@ def _compile(graph_module: Any, example_inputs: Sequence[Any]) -> Callable:
         if name.startswith("tvmfun_"):
             setattr(fused, name, _part_class()(part))
     fused.recompile()
-    # Dynamo must not capture what runs in here.
+    # Dynamo must not capture the code that runs in here.
     return functorch.make_boxed_func(torch.compiler.disable(fused.forward))
 
 
@@ -178,7 +178,7 @@ def _of_arrays(graph: Graph, sizes: tuple) -> Callable[..., list]:
 
 
 def _strided(tensor: Any, like: Any) -> Any:
-    """The tensor with the strides that PyTorch has planned with, which what follows may rely on."""
+    """The tensor with the strides that PyTorch planned, on which later operators may rely."""
     import torch
 
     strides = like.stride()

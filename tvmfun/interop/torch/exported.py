@@ -24,7 +24,7 @@ def export(module: Any, args: tuple, kwargs: dict[str, Any], train: bool | None,
         warnings.simplefilter("ignore")  # about what PyTorch will change
         try:
             program = torch.export.export(module, args, kwargs, dynamic_shapes=_sizes(dynamic_shapes, {}))
-        except Exception as error:  # torch.export has no class of errors of its own
+        except Exception as error:  # torch.export has no error class of its own
             reason = str(error).strip().split("\n")[0]
             hint = "torch.export.export(module, example_args), which explains it"
             raise ProgramError("from_torch", "torch.export cannot trace the module", got=reason, hint=hint) from error

@@ -23,8 +23,8 @@ class Placeholder(NamedTuple):
     Args:
         kind: ``"tensor"``, a parameter or buffer; ``"input"``, an argument; ``"constant"``.
         name: of the parameter or buffer, or of the argument.
-        value: a constant, or what an argument that is not an array must be.
-        aval: the shape and dtype, with None for dynamic sizes; None for what is not an array.
+        value: a constant, or the required value of an argument that is not an array.
+        aval: the shape and dtype, with None for dynamic sizes; None if it is not an array.
     """
 
     kind: str

@@ -94,7 +94,7 @@ def check_translated(nodes: Sequence[Any]) -> None:
 
 
 def _lifted(value: Any) -> Any:
-    """An argument of a translation: dtypes become names, sizes of arrays stay what they are."""
+    """An argument of a translation: dtypes become names, sizes of arrays stay unchanged."""
     return dtype_name(value) if type(value).__name__ == "dtype" else value
 
 
@@ -259,7 +259,7 @@ def _typed(value: Any, expected: Any, node: Any) -> Any:
 
 
 def stopped_where_no_grad(graph_module: Any) -> None:
-    """Marks what regions under ``torch.no_grad`` compute as detached: decompositions inline these regions."""
+    """Marks the results of regions under ``torch.no_grad`` as detached: decompositions inline these regions."""
     import torch
 
     graph = graph_module.graph

@@ -70,10 +70,10 @@ def borrowed(tensor: Any) -> Array:
 
 
 def owned(results: Iterable[Any], others: Sequence[Any]) -> list[Any]:
-    """Results as arrays of which each has memory of its own: tensors may be written in place.
+    """Results as arrays that do not share memory: tensors may be written in place.
 
     Args:
-        results: arrays that a compiled function has returned. It returns an argument or a constant as it is.
+        results: arrays that a compiled function has returned. It returns arguments and constants without a copy.
         others: arrays whose memory belongs to somebody else.
     """
     taken = {array.address for array in others}

@@ -103,7 +103,7 @@ class TrainStep:
         return to_tensor(value)
 
     def _compiled(self, args: tuple, kwargs: dict[str, Any]) -> tuple[Callable, list[str]]:
-        """The compiled step for arguments like these, and the names of what it changes in the state."""
+        """The compiled step for arguments like these, and the names of the state that it changes."""
         function, _, _ = from_torch(self._objective, args, kwargs)
         makers, updated = self._makers(), []
 

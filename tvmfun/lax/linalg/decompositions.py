@@ -342,9 +342,9 @@ def svd(
 
     Args:
         x: matrices, float32 or float64.
-        full_matrices: whether ``u`` and ``vt`` are square. Of a matrix that is not they have no derivative then.
+        full_matrices: whether ``u`` and ``vt`` are square. Then they have no derivative unless ``x`` is square.
         compute_uv: whether to return all three.
-        subset_by_index: ``(begin, end)``: which singular values to return, of those in descending order.
+        subset_by_index: ``(begin, end)``: the range of singular values to return, in descending order.
 
     Source: ``jax.lax.linalg.svd``.
 

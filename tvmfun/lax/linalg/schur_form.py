@@ -17,8 +17,10 @@ from tvmfun.numpy.promotion import NestedArrayLike
 
 __all__ = ["schur"]
 
-#: Iterations for each eigenvalue before the result is NaN, and how many make one with unusual shifts due.
-_LIMIT, _UNUSUAL = 30, 10
+#: The most iterations per eigenvalue; after more the result is NaN.
+_LIMIT = 30
+#: One of this many iterations has unusual shifts.
+_UNUSUAL = 10
 
 
 def schur(

@@ -1,4 +1,4 @@
-"""Addresses with constant offsets in the text of LLVM modules: what ``separate-const-offset-from-gep`` does in LLVM."""
+"""Addresses with constant offsets in the text of LLVM modules, like LLVM's ``separate-const-offset-from-gep``."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _ADDRESS = re.compile(r"^  %([\w.$-]+) = getelementptr inbounds (\w+), ptr (%\S+
 def separated(text: str) -> str:
     """Returns the text of an LLVM module in which an index that is a sum with a constant is added in two steps.
 
-    So neighbouring vectors have an address in common, and instructions the constant. Without LLVM's optimizer each
-    index would be computed and extended to 64 bits by itself, because it has 32 bits.
+    Neighbouring vectors then share an address, and their instructions contain the constant. Without LLVM's optimizer
+    each index, which has 32 bits, would be computed and extended to 64 bits separately.
 
     >>> print(separated('''define void @second(ptr %x, i32 %i) {
     ...   %j = add nsw i32 %i, 8

@@ -1,6 +1,6 @@
 """``main`` in LLVM's language: the loop of ``main.ll`` over the steps of a Program, and a table of its kernels.
 
-As instructions, the steps of a large Program take LLVM a tenth of the time that all its kernels take.
+As instructions, the steps of a large Program would take LLVM a tenth of the time of all its kernels.
 
 In a library the linker writes the table. In memory, where LLVM modules are not linked, :func:`tvmfun.threads.bind`
 writes the addresses of other modules' kernels, and calls of these kernels go through the table. There, all Programs run
@@ -80,8 +80,8 @@ class MainFunction:
     """The ``main`` of a Program: a function of the address of a table of addresses.
 
     Args:
-        steps: what it does, in order.
-        elsewhere: the kernels of other modules, those of each module together.
+        steps: the calls and stores, in order.
+        elsewhere: the kernels of other modules, grouped by module.
         local: the kernels of its own module.
         clock_slot: the slot of the table with the address of an array of ``timespec`` of libc, to which ``main`` writes
             the time before the first kernel and after each.
@@ -164,7 +164,7 @@ def with_addresses(text: str, names: Sequence[str]) -> str:
         text,
         f"{_ARGUMENT} = type {{ i32, i32, i64 }}\n",
         _array("tvmfun.addresses", "ptr", list(map(_symbol, names))),
-        # Where modules are linked, one is kept, which nobody calls.
+        # Where modules are linked, one of these functions is kept, which is never called.
         _function(WRITE_ADDRESSES, body, "weak "),
         "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)\n" if "@llvm.memcpy.p0.p0.i64(" not in text else "",
     )

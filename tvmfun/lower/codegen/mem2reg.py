@@ -1,8 +1,8 @@
 """Promotion of memory to registers in the text of LLVM modules: ``mem2reg`` for modules that LLVM does not optimize.
 
-TIR keeps totals and intermediate vectors in small buffers, which are on the stack in LLVM's IR. There a vector that
-crosses a cache line, or is read in other parts than it was written in, takes some hundred cycles until it can be read.
-LLVM's optimizer makes registers of such buffers, but takes longer than all else that a kernel needs.
+TIR keeps totals and intermediate vectors in small buffers, which are on the stack in LLVM's IR. A vector on the stack
+that crosses a cache line, or is read in other parts than it was written in, can only be read after some hundred cycles.
+LLVM's optimizer turns such buffers into registers, but takes longer than all other work on a kernel.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _BYTES = {"i8": 1, "i16": 2, "half": 2, "bfloat": 2, "i32": 4, "float": 4, "i64"
 # A buffer of more vectors than a processor has registers stays in memory.
 _MOST_SLOTS = 64
 _UNKNOWN = "poison"
-# Stands for the value before a store of some elements, in its text.
+# Placeholder in the text of a store of some elements: the value before it.
 _OLD = "\0"
 
 
 def promoted(text: str) -> str:
     """Returns the text of an LLVM module with registers instead of buffers on the stack whose indices are constants.
 
-    Reads become values of the last write, and of a ``phi`` where several writes may be the last one.
+    Reads become the values of the last write, or of a ``phi`` if several writes may be the last one.
 
     >>> text = '''define void @two(ptr %out) {
     ... entry:
@@ -76,7 +76,7 @@ class _Buffer:
     """A buffer on the stack, of scalars."""
 
     dtype: str
-    #: How often its addresses are named where that is no obstacle.
+    #: How often its addresses are named without preventing a promotion.
     known: int = 1
     names: list[str] = field(default_factory=list)
     accesses: list[_Access] = field(default_factory=list)
@@ -170,7 +170,7 @@ def _lanes(dtype: str) -> tuple[int, str]:
 
 
 def _slots(buffer: _Buffer) -> list[_Slot]:
-    """The elements that accesses have in common, each time as one slot; none if there are too many."""
+    """Slots of elements that are always accessed together; none if there are too many."""
     slots: list[_Slot] = []
     for access in sorted(buffer.accesses, key=lambda access: access.begin):
         last = slots[-1] if slots else None
@@ -303,7 +303,7 @@ class _Promotion:
                 return self._at_end[block], []
 
     def _trivial(self, same: dict[str, str]) -> dict[str, str]:
-        """The values that phis and reads stand for, if it is one value only."""
+        """The values that phis and reads stand for, if there is only one."""
 
         def settled(value: str) -> str:
             while value in same:

@@ -18,7 +18,7 @@ from tvmfun.runtime.formulas import Formula
 from tvmfun.runtime.offsets import Lifetime, assign_offsets
 from tvmfun.runtime.plan import Address, DynamicPlan, MemoryAnalysis, Plan, Size
 
-#: Stands for zero instead of the word in a slot of the table.
+#: A slot that stands for zero instead of a word of the table.
 NO_SLOT = -1
 
 
@@ -28,7 +28,7 @@ class Call(NamedTuple):
     Args:
         kernel: the name of its function.
         arguments: the addresses of its parameters, and the dynamic sizes among them.
-        written: the slots of those that it may write.
+        written: the slots of the arguments that it may write.
     """
 
     kernel: str
@@ -67,7 +67,7 @@ def plan_memory(main: relax.Function, names: Sequence[str] = ()) -> tuple[Plan |
 
     Args:
         main: calls kernels with ``call_tir`` and ``call_tir_inplace``.
-        names: those of the dynamic sizes.
+        names: the names of the dynamic sizes.
 
     Returns:
         The plan, and the steps of the native ``main``.
@@ -167,7 +167,7 @@ class Values:
         """Gives every slot an address, whose offset is computed where the sizes are known.
 
         Args:
-            names: those of the dynamic sizes.
+            names: the names of the dynamic sizes.
             constants: the slots that need no memory, because they are stored elsewhere.
         """
         buffers = dict(enumerate(self._buffers, self._inputs))

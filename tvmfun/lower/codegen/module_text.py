@@ -22,8 +22,8 @@ _CONSTRUCTORS = (
     "@llvm.global_ctors = appending global [1 x { i32, ptr, ptr }] "
     "[{ i32, ptr, ptr } { i32 65535, ptr @__tvm_module_startup, ptr null }]\n"
 )
-# Debug information, and what stands instead. The fixed characters at the start of a pattern are found by scanning
-# memory. LLVM ignores debug information without a version, so what is not referred to may stay.
+# Patterns of debug information, and their replacements. The fixed characters at the start of a pattern are found by
+# scanning memory. LLVM ignores debug information without a version, so unreferenced parts may stay.
 _REFERENCES = [
     (re.compile(r"    #dbg_[^\n]*\n"), ""),
     (re.compile(r", !dbg !\d+"), ""),
@@ -42,8 +42,8 @@ def edited(
 ) -> Any:
     """Returns the LLVM module without debug information and float16 conversions, but with the micro-kernels it calls.
 
-    The former, which modules that do not compute in float16 do without, take LLVM longer than a small kernel, and
-    longer than to print and read the text of large ones. A constructor that does nothing goes, too.
+    Debug information and conversions, which modules without float16 do not need, take LLVM longer than a small kernel,
+    and longer than printing and parsing the text of large ones. A constructor that does nothing is removed, too.
 
     Args:
         module: the LLVM module.
@@ -74,7 +74,7 @@ def _without_startup(text: str) -> str:
 
 
 def _without_debug_information(text: str) -> str:
-    """Removes what refers to debug information, in functions and metadata, and its version."""
+    """Removes references to debug information in functions and metadata, and its version."""
     functions, metadata = text.split("\n!", 1)
     for pattern, rest in _REFERENCES:
         functions = pattern.sub(rest, functions)

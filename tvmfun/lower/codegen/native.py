@@ -43,9 +43,11 @@ from tvmfun.lower.tir.walk import find, rewrite
 from tvmfun.runtime.workspaces import Allocation
 from tvmfun.threads import OWN_VARIABLES, WRITE_ADDRESSES, bind, cpu_count, loading
 
-# Kernels per LLVM module, and the most that do not justify a separate module and thread if LLVM optimizes them.
-_KERNELS_OF_A_PART, _FEW_KERNELS = 20, 4
-# Most kernels have some dozen stores, but the body of a loop has those of all its kernels.
+# Kernels per LLVM module.
+_KERNELS_OF_A_PART = 20
+# The most kernels that do not justify a separate module and thread if LLVM optimizes them.
+_FEW_KERNELS = 4
+# Most kernels have some dozen stores, but the body of a loop has the stores of all its kernels.
 _FEW_STORES = 200
 
 # LLVM's level of optimization, as targets call it.
@@ -71,7 +73,7 @@ class Kernels:
     Args:
         target: a CPU.
         optimized: whether LLVM optimizes them. They compute the same, but LLVM may fuse other products and sums.
-        exported: whether they are not for this process, whose pool of threads they use otherwise.
+        exported: whether they are for other processes; otherwise they use this process's pool of threads.
         emission: returns the form of machine code that the threads generate, None while it is not known.
     """
 
@@ -89,7 +91,7 @@ class Kernels:
         # Options for LLVM's command line are global.
         self._threads = 1 if target.attrs.get("cl-opt") else cpu_count()
         self._pool: ThreadPool | None = None
-        # The thread that schedules has a processor for itself until it waits for the others.
+        # The scheduling thread has a processor for itself until it waits for the others.
         self._processors = Semaphore(max(1, self._threads - 1))
         self._parts: list[Future[_Part]] = []
         # By whether LLVM optimizes them.
@@ -97,14 +99,14 @@ class Kernels:
         self.callers: dict[ir.GlobalVar, tirx.PrimFunc] = {}
         # Kernels that may be similar to later ones.
         self._straight: dict[ir.GlobalVar, tirx.PrimFunc] = {}
-        #: What to call instead of each function that was merged with similar ones.
+        #: The replacement of each function that was merged with similar ones.
         self.merged: dict[str, Merged] = {}
 
     def __enter__(self) -> Kernels:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        """Waits for the threads, so that nothing goes on after an interrupt or an error."""
+        """Waits for the threads, so that none runs on after an interrupt or an error."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
@@ -145,7 +147,7 @@ class Kernels:
         self._straight = {}
 
     def called_by(self, step: Call) -> Call:
-        """The step with the function that does what its kernel does."""
+        """The step with the function that computes its kernel, which may be shared."""
         merged = self.merged.get(step.kernel)
         if merged is None:
             return step
@@ -162,7 +164,7 @@ class Kernels:
         """Starts the rest."""
         straight, others = self._waiting[False], self._waiting[True]
         if len(straight) == 1 and others:
-            # To optimize one kernel takes as long as a module of its own.
+            # Optimizing one kernel takes as long as a separate module.
             self._waiting = {False: {}, True: {**others, **straight}}
         for is_optimized, waiting in self._waiting.items():
             items = list(waiting.items())
@@ -209,7 +211,7 @@ class NativeModule:
     ) -> None:
         self._names_of_variables = kernels.names
         kernels.merge()
-        #: What to call instead of each function that was merged with similar ones.
+        #: The replacement of each function that was merged with similar ones.
         self.merged = kernels.merged
         steps = [kernels.called_by(step) if isinstance(step, Call) else step for step in steps]
         # A separate module takes LLVM some milliseconds.
@@ -332,7 +334,7 @@ def _lowered(target: Target, functions: dict, optimized: bool = True) -> tuple[t
     """The lowered functions, and the workspace events of each."""
     target = llvm_options(target)
     if not optimized:
-        # Each would be two functions for LLVM, and only its optimizer gains by that.
+        # Each one would become two functions for LLVM, which helps only its optimizer.
         functions = {name: function.with_attr(NO_ALIAS, False) for name, function in functions.items()}
     with target, tvm.transform.PassContext(opt_level=3):
         loops = _LOOPS(tirx.transform.BindTarget(target.with_host(target))(tvm.IRModule(functions)))
@@ -386,7 +388,7 @@ def _llvm_module(target: Target, module: tvm.IRModule) -> Any:
 
 # Features that make LLVM use shorter vectors than the processor has. With them LLVM 22 never finishes some kernels: its
 # X86 backend rewrites the sum of a mask's lanes, a count of true elements split over two registers, back and forth.
-# Intel's processors with AVX-512 have the first of them by default.
+# Intel's processors with AVX-512 have the first feature by default.
 _SHORT_VECTORS = ("prefer-256-bit", "prefer-128-bit")
 
 
@@ -398,7 +400,7 @@ def llvm_options(target: Target) -> Target:
     ['-prefer-256-bit', '-prefer-128-bit']
     """
     options: dict[str, Any] = dict(target.export())
-    # LLVM's highest level takes a third longer, and its code is no faster, because kernels have scheduled loops.
+    # LLVM's highest level takes a third longer without faster code, because loops are already scheduled.
     options.setdefault(_OPT_LEVEL, 2)
     if targets.is_x86(target):
         features = [name for name in map(str, options.get("mattr", ())) if name[1:] not in _SHORT_VECTORS]
@@ -417,7 +419,7 @@ def _of_functions(name: str, change: Callable[[tirx.PrimFunc], tirx.PrimFunc]) -
 
 
 def _of_bodies(name: str, change: Callable[[tirx.Stmt], tirx.Stmt], mark: str | None = None) -> tvm.transform.Pass:
-    """The pass that changes the body of every function; those whose body becomes another one get the mark."""
+    """The pass that changes the body of every function, and marks the functions whose body became another one."""
 
     def changed(function: tirx.PrimFunc) -> tirx.PrimFunc:
         body = change(function.body)
@@ -455,14 +457,15 @@ def _with_repeated_bits(function: tirx.PrimFunc) -> tirx.PrimFunc:
 def _sharing(optimized: bool) -> tvm.transform.Pass:
     """The pass that computes common subexpressions once: LLVM takes longer to find them in large inlined formulas.
 
-    TVM's pass takes quadratic time, so it skips functions of many stores, such as long loop bodies. In products without
-    formulas all that is common is index arithmetic. LLVM's optimizer shares that as well, and takes longer if it is
-    shared already: sums that are bound become ``or`` where their bits do not overlap, and then it takes long to prove
-    that the index does not wrap around.
+    TVM's pass takes quadratic time, so it skips functions of many stores, such as long loop bodies. Products without
+    formulas only have index arithmetic in common. LLVM's optimizer shares that as well, and takes longer if it is
+    already
+    shared: bound sums become ``or`` if their bits do not overlap, and then proofs that an index does not wrap take
+        long.
     """
 
     def gains(function: tirx.PrimFunc) -> bool:
-        """Whether sharing takes less time than it saves."""
+        """Whether sharing subexpressions takes less time than it saves."""
         if len(find(function.body, tirx.BufferStore)) > _FEW_STORES:
             return False
         is_product = str(function.attrs.get("tvmfun.rule")) in _PRODUCTS
@@ -480,12 +483,10 @@ def _sharing(optimized: bool) -> tvm.transform.Pass:
 _HOLD = _of_bodies("tvmfun.Hold", hold, _HOLDS_FORMULAS)
 _RELEASE = _undoing("tvmfun.Release", release, _HOLDS_FORMULAS)
 
-# The passes of ``tvm.s_tir.pipeline`` that scheduled kernels for the CPU need, in its order.
-#
-# Left out are passes for GPUs and accelerators, and those that do not change our kernels, or do nothing that LLVM does
-# not do as well: hoisting, partitioning and removal of loops. Two others must not run. ``CompactBufferAllocation``
-# computes bounds of buffers, which exceed int32 with dynamic sizes. ``StorageRewrite`` merges accumulators with buffers
-# that must be in memory, so that they would not become registers.
+# The passes of ``tvm.s_tir.pipeline`` that scheduled kernels for CPUs need, in its order. Two passes must not run: with
+# dynamic sizes, ``CompactBufferAllocation`` computes bounds of buffers that exceed int32; ``StorageRewrite`` merges
+# accumulators with buffers in memory, so that they would not become registers. Other passes are left out because they
+# are for GPUs, do not change our kernels, or repeat LLVM's work.
 _LOOPS = tvm.transform.Sequential(
     [
         _HOLD,

@@ -22,11 +22,11 @@ _QUOTIENTS = (tirx.FloorDiv, tirx.FloorMod, tirx.Div, tirx.Mod)
 
 
 def is_straight(function: tirx.PrimFunc) -> bool:
-    """Whether a scheduled kernel is loops over vectors that are computed from vectors in memory, and micro-kernels.
+    """Whether a scheduled kernel consists of micro-kernels and loops that compute vectors from vectors in memory.
 
-    Code generation leaves nothing to gain there: no sums to keep in registers but those of columns, which ``mem2reg``
-    finds, and, outside of products, no conditions to move out of loops, no long formulas, and no index arithmetic but
-    sums and multiples.
+    The optimizer gains nothing in such kernels: the only sums to keep in registers are those of columns, which
+    ``mem2reg`` finds. Outside of products there are no conditions to move out of loops, no long formulas, and no index
+    arithmetic except sums and multiples.
     """
     rule, body = function.attrs.get("tvmfun.rule"), function.body
     if rule not in (*_PRODUCTS, "elementwise", "reduction") or has_sizes(function):
@@ -59,8 +59,8 @@ def is_straight(function: tirx.PrimFunc) -> bool:
 def _adds_up_columns(body: tirx.Stmt, params: set[int], parallel: Sequence[tirx.For]) -> bool:
     """Whether a reduction reads plain numbers, and its parallel loops have no loops of maps that read parameters.
 
-    If it has no parallel loops, those of its loops that add something up. Loops that reductions share with maps are
-    short, and take 1.3 times as long without the optimizer; what is computed once from totals may read parameters.
+    Without parallel loops, this holds for the loops that add terms. Loops that reductions share with maps are short,
+    and take 1.3 times as long without the optimizer; statements that run once on totals may read parameters.
     """
     if any(str(load.source.dtype) not in _PLAIN for load in find(body, ir.TensorLoad)):
         return False
@@ -90,9 +90,9 @@ def _is_vector(store: tirx.BufferStore) -> bool:
 
 
 def _reads_neighbours(loop: tirx.For, fixed: Sequence[ir.Var]) -> bool:
-    """Whether the lanes of a vector are neighbours in each array, or one element, at an index without quotients.
+    """Whether the lanes of a vector are neighbours in each array, or one element, at indices without quotients.
 
-    Quotients of fixed variables alone leave the loop.
+    Quotients that only depend on fixed variables are moved out of the loop.
     """
     is_fixed = lambda quotient: all(any(map(var.same_as, fixed)) for var in build.variables(quotient))
     loads = build.loads(loop.body)
@@ -109,7 +109,7 @@ def _reads_neighbours(loop: tirx.For, fixed: Sequence[ir.Var]) -> bool:
             if any(all(map(structural_equal, indices, other)) for other in same):
                 continue
             same.append(indices)
-            # Quotients by axes that are walked as one cancel.
+            # Quotients by axes that accesses walk as one cancel.
             offsets = [Analyzer().simplify(build.offset(buffer, indices))]
         *outer, last = [0, *(build.step_of(offset, loop.loop_var) for offset in offsets)]
         if any(step != 0 for step in outer) or last not in (0, 1):

@@ -24,7 +24,7 @@ Schedule = Callable[..., tirx.PrimFunc | None]
 
 
 class ScheduledKernel(NamedTuple):
-    """A kernel, its scheduled function, and whether that writes results over arguments."""
+    """A kernel, its scheduled function, and whether the function writes results over arguments."""
 
     kernel: Kernel
     function: tirx.PrimFunc
@@ -77,13 +77,13 @@ class ModuleBuilder:
         self.kernels: list[ScheduledKernel] = []
         #: The kernels in the order of the calls.
         self.steps: list[Step] = []
-        self._moved: set[Atom] = set()  # results whose planned in-place write was given up, with a separate allocation
+        self._moved: set[Atom] = set()  # results whose planned in-place write was replaced by a separate allocation
         self._functions: dict[tvm.ir.GlobalVar, relax.Function | tirx.PrimFunc] = {}
         self._names: dict[tuple[str, InPlace], tvm.ir.GlobalVar] = {}
         self._callees: dict[str, tvm.ir.GlobalVar] = {}  # functions that control flow calls
         self._bindings: list[relax.VarBinding] = []
         self._values: dict[Variable, relax.Expr] = {}
-        # Kernels with dynamic sizes, and those of GPUs, have a calling convention without calls of other functions.
+        # The calling convention of GPUs and of kernels with dynamic sizes has no calls of other functions.
         is_dynamic = any(dims.is_dynamic(variable.aval.shape) for variable in program.inputs)
         self._may_call = targets.is_cpu(target) and not is_dynamic
 

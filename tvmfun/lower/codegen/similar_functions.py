@@ -1,4 +1,4 @@
-"""Merging of similar functions: scheduled kernels that differ in numbers only become one, which takes the numbers.
+"""Merging of similar functions: kernels that differ only in numbers become one, with the numbers as arguments.
 
 Layers of a network apply the same map to arrays of several sizes. Once scheduled, such maps differ in the extents of
 loops, in multiples of indices, and in a constant or two, so they share their machine code. LLVM has passes of this name
@@ -27,12 +27,12 @@ _SYMBOL = "global_symbol"
 _BITS = {"float32": "int32", "float64": "int64"}
 # Calls of micro-kernels, and the bits of constants.
 _NUMBERED = ("tirx.call_extern", "tirx.reinterpret")
-# All functions that are merged allocate what the largest of them needs.
+# All merged functions allocate the memory that the largest one needs.
 _MOST_ALLOCATED = 1 << 18
 
 
 class Merged(NamedTuple):
-    """The function that computes what another one did, with further arguments."""
+    """The function that replaces another one, with further arguments."""
 
     name: str
     numbers: tuple[int, ...] = ()
@@ -47,7 +47,7 @@ def merge(
         functions: scheduled kernels.
 
     Returns:
-        The functions that are left, and for each one that was merged what to call instead.
+        The remaining functions, and for each merged function its replacement.
     """
     kept: dict[ir.GlobalVar, tirx.PrimFunc] = {}
     merged: dict[str, Merged] = {}
@@ -85,7 +85,7 @@ class _Form(NamedTuple):
     Args:
         body: its buffers are flat, and of one element.
         params: the buffers that are its parameters.
-        key: the same for similar functions.
+        key: a key that is equal for similar functions.
         numbers: the numbers that the variables stand for.
         allocated: the private buffers, with their numbers of elements.
     """
@@ -99,7 +99,7 @@ class _Form(NamedTuple):
 
 @cache
 def _number(position: int, dtype: str) -> tirx.Var:
-    """The variable for a number of a function; all functions have the same, because it takes long to make one."""
+    """The variable for a number of a function; functions share the variables, because creating one takes long."""
     return tirx.Var("number", dtype)
 
 
@@ -175,7 +175,7 @@ def _abstracted(function: tirx.PrimFunc) -> _Form:
 
 
 def _fit_together(members: Sequence[_Form]) -> bool:
-    """Whether no member allocates much more than it did alone."""
+    """Whether no member allocates much more memory than before it was merged."""
     return all(
         len(set(sizes)) == 1 or max(sizes) * build.bits(str(buffer.dtype)) // 8 <= _MOST_ALLOCATED
         for buffer, sizes in _allocations(members)

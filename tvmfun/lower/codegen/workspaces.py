@@ -50,7 +50,7 @@ def events(module: tvm.IRModule, functions: Mapping[ir.GlobalVar, tirx.PrimFunc]
     """Lists the allocations and calls of each kernel, by name.
 
     Args:
-        module: the lowered kernels; those of dynamic sizes before allocations become calls.
+        module: the lowered kernels; kernels of dynamic sizes before allocations become calls.
         functions: the kernels before lowering.
         target: a CPU.
     """
@@ -78,12 +78,12 @@ def _bytes_of(buffer: tirx.Buffer) -> Any:
 
 
 def _at_most(size: tirx.Expr) -> Any:
-    """A size; where it depends on a loop, such as that of the last block of rows, the largest it may be."""
+    """An upper bound of a size that may depend on a loop, such as the size of the last block of rows."""
     try:
         return to_size(size)
     except ShapeError:
         bound = int(Analyzer().const_int_bound(size).max_value)
-        return bound if bound < 2**31 else 0  # no kernel has one without a bound, and this is only for a report
+        return bound if bound < 2**31 else 0  # all sizes of kernels are bounded; this is only for a report
 
 
 def _events(stmt: tirx.Stmt, threads: int, at_work: int = 1) -> Iterator[Event]:

@@ -1,6 +1,6 @@
-"""Column sums: sums over the rows of what a kernel computes, such as gradients of biases, become part of the kernel.
+"""Column sums: sums over the rows of a kernel's values, such as gradients of biases, become part of the kernel.
 
-Otherwise a kernel of its own would read, or compute, all terms once more.
+Otherwise a separate kernel would read, or compute, all terms once more.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from tvmfun.ops.reduce import sum as sum_op
 def attach_column_sums(kernels: Sequence[Kernel], returned: Collection[Atom]) -> list[Kernel]:
     """Returns the kernels with at most one column sum in each product and each kernel of maps.
 
-    The sum's own maps of the terms come with it. It can join a kernel that computes some of what it reads, if all else
-    is there before that kernel runs.
+    Maps that compute the sum's terms move with it. The sum can join a kernel that computes some of its inputs, if all
+    others are stored before that kernel runs.
 
     Args:
         kernels: in an order in which they can run.
@@ -31,13 +31,13 @@ def attach_column_sums(kernels: Sequence[Kernel], returned: Collection[Atom]) ->
 
 
 class _Attaching:
-    """Kernels, and those that compute and read each value, by position."""
+    """Kernels by position, and the kernels that compute and that read each value."""
 
     def __init__(self, kernels: Sequence[Kernel], returned: set[Atom]) -> None:
         self.kernels: list[Kernel | None] = list(kernels)
         self.returned = returned
         self.ready: dict[Atom, int] = {}  # the kernels after which values are stored
-        self.makers: dict[Atom, list[int]] = {}  # those that compute them, whether or not they store them
+        self.makers: dict[Atom, list[int]] = {}  # the kernels that compute values, whether or not they store them
         self.readers: dict[Atom, set[int]] = {}
         for i, kernel in enumerate(kernels):
             self.ready.update((out, i) for out in kernel.outputs)
@@ -47,7 +47,7 @@ class _Attaching:
                 self.readers.setdefault(atom, set()).add(i)
 
     def result(self) -> list[Kernel]:
-        """The kernels after all sums that can have joined others."""
+        """The kernels once all sums that can join others have done so."""
         for i, kernel in enumerate(self.kernels):
             if kernel is None or kernel.equations[-1].op is not sum_op:
                 continue
@@ -68,7 +68,7 @@ class _Attaching:
                 return
 
     def candidates(self, i: int, kernel: Kernel) -> list[int]:
-        """The earlier kernels that compute something of what a sum is made of."""
+        """The earlier kernels that compute inputs of a sum."""
         values = (*kernel.inputs, *kernel.equations[-1].inputs)
         return sorted({j for value in values for j in self.makers.get(value, ()) if j < i})
 
@@ -79,7 +79,7 @@ class _Attaching:
     def joined(
         self, own: tuple[int, Kernel], other: tuple[int, Kernel], added: Sequence[Equation], total: Equation
     ) -> Kernel:
-        """The other kernel with the sum, and without results that only the sum's own kernel read."""
+        """The other kernel with the sum, and without results that were only read by the sum's former kernel."""
         (i, kernel), (j, into) = own, other
         equations = (*into.equations, *added)
         computed = {out for equation in equations for out in equation.outputs}
@@ -94,7 +94,7 @@ class _Attaching:
 
 
 def _takes(kernel: Kernel, maps: Sequence[Equation], total: Equation) -> bool:
-    """Whether a kernel can add up the columns of a value that it computes, or that maps compute from its values."""
+    """Whether a kernel can add up the columns of a value that it, or a map of its values, computes."""
     if kernel.is_view or len(kernel.equations) + len(maps) >= MAX_EQUATIONS:
         return False
     terms = total.inputs[0].aval

@@ -1,4 +1,4 @@
-"""Ops that GPUs compute element by element, so that they are fused, where CPUs have loops of their own.
+"""Ops that GPUs compute element by element, so that they are fused; on CPUs they have loops of their own.
 
 Random bits are calls of a device function: as a loop nest of its own, the block function of Threefry stores its bits,
 and the mask that is made of them reads them again. The gradient of pooling by windows that do not overlap is a choice
@@ -68,7 +68,7 @@ window_unpool = replace(window_put, kind="injective", inexpensive=True, window=F
 
 
 def on_device(equation: Equation) -> Equation:
-    """The equation with the op as GPUs compute it."""
+    """Replaces the op of an equation by its version for GPUs."""
     if equation.op is threefry2x32:
         return equation._replace(op=device_bits)
     if equation.op is window_put:

@@ -26,17 +26,17 @@ from tvmfun.ops.pointwise import astype
 from tvmfun.ops.reduce import sum as sum_op
 from tvmfun.ops.shape import concat, flip, pad, permute_dims, reshape, slice
 
-# The least number of terms per element of a sum that has few elements.
+# The fewest terms per element of a sum with few elements.
 _FEW = 64
 # Larger kernels save no more memory traffic, and take long to compile.
 MAX_EQUATIONS = 48
 # The most copies of a shared subexpression in a kernel once everything is inlined.
 _MAX_EXPANSION = 400
-# Changes of layout that loaders of products follow, in which neighbours stay neighbours along some axis.
+# Changes of layout that loaders of products can follow, because neighbours stay neighbours along some axis.
 _TURNS = (flip, permute_dims)
-# Vectors of elements at most so far apart are read as fast as neighbours.
+# Vectors of elements that are at most this far apart are read as fast as vectors of neighbours.
 _MOST_APART = 8
-# Ops that put parts together.
+# Ops that combine parts.
 _JOINS = (concat, pad)
 # Kinds of ops that form a kernel each.
 _CLOSED = ("opaque", "control")
@@ -52,7 +52,7 @@ class _Group:
 
     members: list[int] = field(default_factory=list)
     core: int | None = None  # the reduction or contraction, if there is one
-    closed: bool = False  # whether no other equation may join: views and ops of a closed kind
+    closed: bool = False  # whether no other equation may join, as for views and ops of a closed kind
     domain: tuple[int, ...] = ()  # the shape of its results
     expansion: dict[int, int] = field(default_factory=dict)  # copies of each member once everything is inlined
 
@@ -134,9 +134,9 @@ class _Fusion:
         self.homes[i].append(group)
 
     def reshapes_part(self, i: int) -> bool:
-        """Whether the equation adds or removes axes of size 1 between a part and what it is a part of.
+        """Whether the equation adds or removes axes of size 1 between a part and its whole.
 
-        That is where parts are stacked along a new axis, where they are taken from one, and in gradients of both.
+        Such equations occur where parts are stacked along a new axis, where they are taken from one, and in gradients.
         """
         equation = self.equations[i]
         if equation.op is not reshape:
@@ -156,7 +156,7 @@ class _Fusion:
         return is_read and self.size(user) <= _MAX_RECOMPUTE * self.size(i)
 
     def is_component(self, i: int) -> bool:
-        """Whether the equation takes elements a few apart, such as ``x[..., 0]``, which every reader can do as well."""
+        """Whether the equation takes elements a few apart, such as ``x[..., 0]``, which readers can do as well."""
         equation = self.equations[i]
         if equation.op is reshape:
             return self.reshapes_part(i) and self.producer.get(equation.inputs[0]) in self.components
@@ -197,7 +197,7 @@ class _Fusion:
         """
         op = self.equations[i].op
         readers = len(around) + (i in self.returned)
-        # A number is read for free.
+        # Reading a single number is free.
         is_short = self.options.is_gpu and op.name in _SHORT and self.size(i) > 1 and self.nbytes(i) <= 4 * self.size(i)
         if op.kind != "pointwise" or not (is_short or self.is_inexpensive(i)) or readers < 2:
             return around, False
@@ -212,7 +212,7 @@ class _Fusion:
             # Maps may turn out to compute the operands, too, so GPUs prefer to recompute.
             cores = [self.equations[group.core].op.kind for group in takers if group.core is not None]
             prefers = self.options.is_gpu and "reduction" not in cores
-            if before := self.bytes_before(i):  # a product would have it at hand
+            if before := self.bytes_before(i):  # a product has the value in registers
                 stored += self.nbytes(i) - 2 * before
             is_less = sum(cost.values()) < stored + prefers
             chosen = takers if is_less else [g for g in takers if cost[id(g)] == 0]
@@ -249,7 +249,7 @@ class _Fusion:
         return sum(typical(a.aval.nbytes) for a in reads if self.producer.get(a) not in self.repetitions)
 
     def joins(self, i: int, around: list[_Group]) -> bool:
-        """Adds a pointwise or injective equation to its only user, or to one that also stores its result for others."""
+        """Adds a pointwise or injective equation to its only user, or to one that also stores the result for others."""
         if not around or (i in self.returned and not any(self.writes_along(group, i) for group in around)):
             return False
         if len(around) == 1 and i not in self.returned:
@@ -269,7 +269,7 @@ class _Fusion:
     def joins_as_core(self, i: int, around: list[_Group]) -> bool:
         """Makes a reduction or contraction the core of the group with all pointwise work on its result.
 
-        Products of GPUs, and sums over columns of CPUs, may have one of several groups, and store their own result for
+        Products on GPUs, and sums over columns on CPUs, may absorb one of several groups, and store their result for
         the others.
         """
         is_product_of_gpu = self.options.has_epilogues and is_product(self.equations[i])
@@ -294,7 +294,7 @@ class _Fusion:
         return True
 
     def is_short_sum(self, i: int) -> bool:
-        """Whether the equation is a sum over columns with few elements, compared with what it adds up."""
+        """Whether the equation is a sum over columns with few elements, compared with its input."""
         equation = self.equations[i]
         if equation.op is not sum_op:
             return False
@@ -346,7 +346,7 @@ class _Fusion:
         return self.equations[i].op.is_inexpensive(self.equations[i].outputs[0].aval.dtype)
 
     def turns(self, i: int, user: int) -> bool:
-        """Whether the equation changes the layout of a kernel that a convolution of a GPU reads wherever it is."""
+        """Whether the equation changes the layout of a kernel that a convolution on a GPU can read in any layout."""
         is_kernel = self.equations[user].op is conv and self.equations[user].inputs[0] not in self.equations[i].outputs
         return (
             self.options.has_epilogues
@@ -356,9 +356,9 @@ class _Fusion:
         )
 
     def is_phase(self, i: int, user: int) -> bool:
-        """Whether the equation takes every so many elements of a kernel, which a convolution of a CPU packs anyway.
+        """Whether the equation takes strided elements of a kernel, which a convolution of a CPU packs anyway.
 
-        So do the phases of the gradient of a strided convolution.
+        The phases of the gradient of a strided convolution do that.
         """
         equation = self.equations[i]
         is_kernel = self.equations[user].inputs[0] not in equation.outputs
@@ -367,7 +367,7 @@ class _Fusion:
         return not self.options.is_gpu and is_kernel and is_wide and is_along
 
     def begins(self, i: int, user: int) -> bool:
-        """Whether the equation is the first part of an array, which a product of a GPU reads where it is."""
+        """Whether the equation is the first part of an array, which a product on a GPU reads without a copy."""
         op, params = self.equations[i].op, self.equations[i].params
         is_first = op is slice and not any(params["start"]) and set(params["step"]) <= {1}
         return is_first and self.options.has_epilogues and is_product(self.equations[user])
@@ -375,7 +375,7 @@ class _Fusion:
     def is_computed_in(self, i: int, factor: int, user: int) -> bool:
         """Whether a product on a CPU computes an equation while it reads a factor, or packs it.
 
-        It reads each element of a factor once if it has a single row, but elements of flipped ones one by one.
+        A product with a single row reads each element of a factor once, but elements of flipped factors one by one.
         """
         if self.options.is_gpu or self.equations[i].op is flip:
             return False
@@ -411,7 +411,7 @@ class _Fusion:
         return self.computed(group) < MAX_EQUATIONS
 
     def computed(self, group: _Group) -> int:
-        """The number of equations of a group that do more than take elements a few apart."""
+        """The number of equations of a group, except those that only take elements a few apart."""
         return sum(i not in self.components for i in group.members)
 
     # -- merging -----------------------------------------------------------------------------------------------
@@ -444,7 +444,7 @@ class _Fusion:
     def reaches(self, source: _Group, target: _Group, same_index_counts: bool = True) -> bool:
         """Whether ``target`` depends on ``source``: a group starts after all groups whose results it reads."""
         seen, stack = {source}, [source]
-        homes, users = self.homes, self.users  # this is half of the time of fusion
+        homes, users = self.homes, self.users  # half of the time of fusion is spent here
         while stack:
             group = stack.pop()
             for i in group.members:
@@ -478,7 +478,7 @@ class _Fusion:
         return any(home not in self.homes[i] for user in self.users[i] for home in self.homes[user])
 
     def ordered(self, groups: list[_Group]) -> list[_Group]:
-        """The groups in an order in which each comes after those whose results it reads.
+        """Sorts the groups so that each comes after the groups whose results it reads.
 
         Updates come as early as possible: their arguments are still in a cache, and are free afterwards.
         """

@@ -31,7 +31,7 @@ class Overwrite(NamedTuple):
 #: The results that a kernel writes over inputs.
 InPlace = tuple[Overwrite, ...]
 
-# The bytes of an intermediate that is worth another form of a kernel.
+# The fewest bytes of an intermediate that is worth another variant of a kernel.
 _WORTH_ANOTHER_FORM = 1 << 20
 
 
@@ -40,9 +40,9 @@ def plan_in_place(
 ) -> list[InPlace]:
     """Returns for each kernel the results to write over inputs that nothing reads later.
 
-    Such inputs are donated inputs of the Program. For control flow they are also intermediates, because a copy would
-    cost a pass over the state of a whole training step; so they are for updates of some elements, which would copy all
-    others, and for large arrays on GPUs, to save memory.
+    Such inputs are donated inputs of the Program. They may also be intermediates: for control flow, because a copy
+    would cost a pass over the state of a whole training step; for updates of some elements, which would copy all
+    others; and for large arrays on GPUs, to save memory.
 
     Args:
         kernels: in the order in which they run.
@@ -81,14 +81,14 @@ class _Planner:
         self.is_dynamic = any(dims.is_dynamic(variable.aval.shape) for variable in program.inputs)
         self.replaced = self.usually_replaced(donated)
         self.viewed: dict[Atom, Atom] = {}  # the value that each view shows
-        self.intermediates: set[Atom] = set()  # those computed so far
+        self.intermediates: set[Atom] = set()  # the intermediates computed so far
         for kernel in kernels:
             if kernel.is_view:
                 (argument,) = kernel.inputs
                 self.viewed[kernel.outputs[0]] = self.viewed.get(argument, argument)
         self.last_use = {self.viewed.get(atom, atom): i for i, kernel in enumerate(kernels) for atom in kernel.inputs}
         self.returned = set(program.outputs)
-        # A value that is returned as it is, or as a view, must not be overwritten.
+        # A value that is returned unchanged, or as a view, must not be overwritten.
         self.kept = {self.viewed.get(atom, atom) for atom in self.returned}
         self.donated = {program.inputs[i] for i in donated} - self.kept
         self.carried: dict[Variable, list[tuple[Variable, Variable]]] = {}
@@ -96,7 +96,7 @@ class _Planner:
             self.carried.setdefault(variable, []).append(tuple(pair))
 
     def usually_replaced(self, donated: Collection[int]) -> dict[Atom, Variable]:
-        """For each result the input that it probably replaces: the first result gets the first input of its type."""
+        """The input that each result probably replaces: the first result gets the first input of its type."""
         unused: dict[tuple, deque[Variable]] = {}
         for i in donated:
             unused.setdefault(_type(self.program.inputs[i]), deque()).append(self.program.inputs[i])
@@ -125,7 +125,7 @@ class _Planner:
     def updates_before(
         self, kernel: Kernel, makers: Mapping[Atom, Kernel]
     ) -> Iterator[tuple[Variable, Variable, Variable]]:
-        """Yields what :meth:`carriers` does for a chain of updates of one array, the last of which is ``kernel``."""
+        """Like :meth:`carriers`, for a chain of updates of one array that ends with ``kernel``."""
         value = _updated(kernel)
         while value in makers and value not in self.kept and makers[value].equations[0].op.overwrites is not None:
             source = _updated(makers[value])
@@ -161,7 +161,7 @@ class _Planner:
             if variable not in self.returned and not would_copy and not self.is_worthwhile(variable):
                 continue
             fitting = [i for i in dead if _type(kernel.inputs[i]) == _type(variable)]
-            # A result that is returned does not go into the block of intermediates.
+            # A returned result may not share memory with intermediates.
             fitting = [i for i in fitting if (kernel.inputs[i] in self.donated) == (variable in self.kept)]
             fitting = [i for i in fitting if self.can_write(kernel, i, output)]
             if fitting:

@@ -84,7 +84,7 @@ class Kernel:
             return all((atom is variable) == (i == position) for i, atom in enumerate(first.inputs))
         shape, depends = variable.aval.shape, {variable}
         *others, last = self.equations
-        # A sum over rows adds up what is computed anyway, where it is computed.
+        # A sum over rows adds up values as they are computed.
         is_column_sum = last.op is sum_op and last.inputs[0].aval.ndim - 1 not in last.params["axis"]
         sums = last.outputs if is_column_sum and others and last.inputs[0] not in self.inputs else ()
         for equation in others if sums else self.equations:
@@ -120,9 +120,9 @@ class Kernel:
         return te.create_prim_func([tensors[v] for v in (*self.inputs, *self.outputs)])
 
     def _formulas(self) -> dict[Variable, int]:
-        """The intermediates that are parts of one other formula, with the depth of each.
+        """The intermediates that are used by one other formula only, with the depth of each.
 
-        Scheduling would inline them, which takes longer than all else that it does.
+        Scheduling would inline them, which takes longer than all its other work.
         """
         readers: dict[Atom, list[Equation]] = {}
         for equation in self.equations:

@@ -9,7 +9,7 @@ from tvm.target import Target
 
 from tvmfun.lower import target as targets
 
-# Conversions that products apply while they read operands, by what they read.
+# Conversions that products apply while they read operands, by the dtype that they read.
 _OF_INTEGERS = ("int32", "float32")
 WIDENINGS = {
     "bfloat16": ("float32",),

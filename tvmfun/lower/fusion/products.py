@@ -1,4 +1,4 @@
-"""Products of matrices: those that GPUs compute by tiles with what is fused to them, and those of few rows."""
+"""Products of matrices: which ones GPUs compute by tiles with fused epilogues, and which have few rows."""
 
 from __future__ import annotations
 
@@ -14,12 +14,20 @@ from tvmfun.ops.dot import dot_general
 from tvmfun.ops.pointwise import astype
 from tvmfun.ops.shape import broadcast_to, permute_dims, slice
 
-# Products of at most so many rows compute a factor while they pack it, if it is computed from numbers that take at most
-# this share of its memory. With more rows they take so long that storing it does not matter.
-_FEW_ROWS, _NARROW = 256, 5 / 8
-# Transposed factors are faster to transpose once they are stored, unless vectors along the terms multiply them: at most
-# so many rows, with at least so many columns, terms for each row, and multiplications.
-_TRANSPOSED_ROWS, _TRANSPOSED_COLUMNS, _TERMS_OF_A_ROW, _LEAST_WORK = 12, 128, 16, 1 << 17
+# With at most this many rows, a product computes its factor while packing it, if the factor's inputs take at most
+# ``_NARROW`` of its bytes. With more rows it takes so long that storing the factor does not matter.
+_FEW_ROWS = 256
+# The bytes of the factor's inputs, relative to those of the factor.
+_NARROW = 5 / 8
+# A transposed factor is stored before it is transposed, which is faster, unless vectors along the terms multiply it.
+# The limits of such products: the most rows.
+_TRANSPOSED_ROWS = 12
+# The fewest columns.
+_TRANSPOSED_COLUMNS = 128
+# The fewest terms for each row.
+_TERMS_OF_A_ROW = 16
+# The fewest multiplications.
+_LEAST_WORK = 1 << 17
 
 
 def is_product(equation: Equation) -> bool:
@@ -71,7 +79,7 @@ def _volume(shape: Sequence[int], but: Sequence[int]) -> int:
 
 def narrow_results(equations: Iterable[Equation]) -> set[Atom]:
     """The results of cheap operations on numbers that take much less memory, such as dequantized weights."""
-    bytes_of: dict[Atom, float] = {}  # what is read for an element
+    bytes_of: dict[Atom, float] = {}  # the bytes that are read for an element
     narrow, computed = set(), set()
     for equation in equations:
         op, inputs, out = equation.op, equation.inputs, equation.outputs[0]
@@ -82,7 +90,7 @@ def narrow_results(equations: Iterable[Equation]) -> set[Atom]:
         bytes_of[out] = sum(
             min(1, typical(atom.aval.size) / size) * bytes_of.get(atom, atom.aval.dtype.itemsize) for atom in inputs
         )
-        # Instructions for pairs of bfloat16 read what is stored as bfloat16, or as integers.
+        # Instructions for pairs of bfloat16 read arrays of bfloat16 or of integers.
         is_stored = op is astype and dtypes.is_integer(inputs[0].aval.dtype) and inputs[0] not in computed
         is_word = out.aval.dtype.itemsize >= 4 or is_stored
         if is_map:

@@ -1,8 +1,8 @@
 """Row fusion: kernels that pass over the same rows one after another become one kernel, row by row.
 
 A normalization takes a mean, a mean of squares and a final pass. Row by row, the row stays in the cache, and the
-intermediate results are never stored. A row is all that has the same indices along some leading axes, such as the image
-of a batch, and may be reduced along some of its own axes.
+intermediate results are never stored. A row is all elements with the same indices along some leading axes, such as an
+image of a batch, and may be reduced along some of its trailing axes.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from tvmfun.lower.fusion.kernel import Kernel
 from tvmfun.ops.index import gather
 from tvmfun.ops.shape import broadcast_to, iota, reshape
 
-# Fewer rows do not keep the cores busy, and longer rows do not stay in the cache.
+# Fewer rows would not keep the cores busy, and longer rows would not stay in the cache.
 _MIN_ROWS = 16
 _MAX_ROW = 1 << 16
-# The fewest columns of a row that are worth vectors: a log-sum-exp along the middle axis of (100000, 3, 2) takes three
-# times as long row by row.
+# The fewest columns for which vectors pay: row by row, a log-sum-exp along the middle axis of (100000, 3, 2) takes
+# three times as long.
 _FEWEST_COLUMNS = 16
-# The part of a cluster's largest array that a kernel may compute which is set aside.
+# On GPUs a kernel may be set aside if its results have at most 1/256 of the elements of the cluster's largest array.
 _LITTLE = 256
-# The bytes of an array whose memory is worth a kernel that takes a few elements of it earlier.
+# An array of at least this many bytes is worth another kernel that takes a few elements of it earlier.
 _WORTH_A_KERNEL = 1 << 24
 
 
@@ -79,7 +79,7 @@ def reads_in_rows(kernel: Kernel, variable: Atom) -> bool:
 class _Cluster:
     """Kernels to merge, views of their results in between, and small kernels that are set aside.
 
-    Those set aside run before the merged kernel if they do not need it, and after it otherwise.
+    Kernels that are set aside run before the merged kernel if they do not need it, and after it otherwise.
     """
 
     is_gpu: bool
@@ -111,10 +111,10 @@ class _Cluster:
         return all(_stays_in_rows(equation, rows, computed) for equation in {**self.equations, **added}.values())
 
     def may_set_aside(self, kernel: Kernel) -> bool:
-        """Whether later kernels may become members although this one does not: one with at most a number per row.
+        """Whether a kernel may be set aside, so that later kernels become members: one with at most a number per row.
 
-        The labels and the mean of a cross-entropy are such kernels, between the softmax and its gradient; on GPUs so
-        are sums of the gradient's columns.
+        The labels and the mean of a cross-entropy are such kernels, between the softmax and its gradient; on GPUs also
+        sums of the gradient's columns.
         """
         if self.rows is None:
             return False
@@ -131,7 +131,7 @@ class _Cluster:
         self.rows = _rows(kernel) if self.rows is None else self.rows
 
     def set_aside(self, kernel: Kernel) -> None:
-        """Sets a kernel aside; results that need nothing of the cluster are computed before it, for later members."""
+        """Sets a kernel aside; results that do not depend on the cluster are computed first, for later members."""
         needed = self.computed | self.computed_after
         if not needed.intersection(kernel.inputs):
             self.before.append(kernel)
@@ -151,7 +151,7 @@ class _Cluster:
 
         Args:
             kernel: a kernel that is set aside.
-            waiting: what cannot be computed before the cluster.
+            waiting: the values that cannot be computed before the cluster.
         """
         if not self.is_gpu:
             return ()
@@ -182,7 +182,7 @@ class _Cluster:
 
 
 def _depending(kernel: Kernel, values: set[Variable]) -> set[Atom]:
-    """The values, and what a kernel computes from any of them."""
+    """The values, and all values that a kernel computes from any of them."""
     depending: set[Atom] = set(values)
     for equation in kernel.equations:
         if not depending.isdisjoint(equation.inputs):
@@ -243,7 +243,7 @@ def _is_regular(equation: Equation, is_gpu: bool) -> bool:
             return False
         if axis == tuple(range(min(axis), source.ndim)):
             return True
-        # The axes that are left are columns, of which a CPU adds up neighbouring ones in the lanes of vectors.
+        # The remaining axes are columns; a CPU adds up neighbouring columns in the lanes of vectors.
         return not is_gpu and math.prod(source.shape[max(axis) + 1 :]) >= _FEWEST_COLUMNS
     return op.kind == "pointwise" or op in (broadcast_to, iota, reshape, device_bits)
 

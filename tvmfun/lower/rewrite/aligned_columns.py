@@ -1,6 +1,6 @@
-r"""Large intermediates whose rows begin at multiples of 16 bytes, by columns that nobody reads.
+r"""Large intermediates whose rows are aligned to 16 bytes, by additional columns that are not read.
 
-A vocabulary of 50,257 words makes rows of logits begin anywhere: threads of a GPU read and store such rows number by
+With a vocabulary of 50,257 words, rows of logits are not aligned: threads of a GPU read and store such rows number by
 number, and the copy engine cannot move them. With n' instead of n columns, n' the next multiple of 8, and
 
 .. math:: \max_{j < n} x_j = \max_{j < n'} (x'_j \text{ if } j < n \text{ else } -\infty)
@@ -27,20 +27,20 @@ from tvmfun.ops import reduce
 from tvmfun.ops.dot import dot_general
 from tvmfun.ops.shape import iota, pad, reshape, slice
 
-#: The bytes of an array, in the dtype of its product, from which on it is worth it.
+#: The fewest bytes of an array, in the dtype of its product, for which copying pays.
 LEAST_BYTES = 16 << 20
-#: The fewest columns: those that are added are then at most 1.4% of them.
+#: The fewest columns: the added ones are then at most 1.4% of them.
 LEAST_COLUMNS = 512
-# Columns are a multiple of so many, 16 bytes of half precision.
+# Columns are padded to a multiple of this, 16 bytes in half precision.
 _MULTIPLE = 8
-# A vector of columns, such as a bias, may be copied with more of them: it is this much smaller than the array.
+# A vector of columns, such as a bias, may be copied if it is at least this many times smaller than the array.
 _SMALLER = 64
 
 
 def align_columns(program: Program) -> Program:
-    """Returns the Program with aligned rows in products of many columns, and in what is computed from these.
+    """Returns the Program with aligned rows in products of many columns, and in maps of these.
 
-    Programs in its loops and branches stay as they are.
+    Programs in its loops and branches do not change.
 
     Args:
         program: without calls, for a GPU.
@@ -68,7 +68,7 @@ class _Pass:
         for equation in program.equations:
             for atom in equation.inputs:
                 self._readers.setdefault(atom, []).append(equation)
-        # The wider versions of results, and of right factors; and those arrays of which the old version is there, too.
+        # The wider versions of results and of right factors, and the arrays whose old versions exist, too.
         self._wide: dict[Atom, Variable] = {}
         self._factors: dict[Atom, Variable] = {}
         self._kept: set[Atom] = set()
@@ -101,9 +101,9 @@ class _Pass:
                 self._factors[out] = self._padded(out, self._to_pad[out])
 
     def _is_worthwhile(self, product: Variable) -> bool:
-        """Whether a reduction or another product reads a product's result, or maps of it, and none of them is copied.
+        """Whether a reduction or another product reads a product's result, or maps of it, and no copy is needed.
 
-        The first columns of a result of the Program, and of what loops and sorts read, would be an array of their own.
+        Results of the Program, and arguments of loops and sorts, would be copied to arrays of the first columns.
         """
         reached: dict[Atom, None] = {product: None}
         waiting, is_reduced = [product], False
@@ -124,7 +124,7 @@ class _Pass:
     # -- products ------------------------------------------------------------------------------------------------------
 
     def _narrowest(self, factor: Atom) -> Atom:
-        """The array in half precision of which a factor is the conversion, or the factor."""
+        """The array in half precision that a factor is converted from, or the factor itself."""
         atom, narrow = factor, factor
         while (producer := self._producers.get(atom)) is not None and producer.op is pw.astype:
             if atom.aval.dtype.itemsize == 2:
@@ -133,7 +133,7 @@ class _Pass:
         return narrow
 
     def _product(self, equation: Equation) -> bool:
-        """Whether an equation is one of the products; then it gets more columns."""
+        """Appends an equation with more columns if it is one of the products; returns whether it is."""
         axis = self.products.get(equation.outputs[0])
         if axis is None:
             return False
@@ -145,7 +145,7 @@ class _Pass:
         return True
 
     def _conversion(self, equation: Equation) -> bool:
-        """Whether an equation converts a wider factor; then it converts all of that."""
+        """Converts all of a wider factor if the equation converts it; returns whether it does."""
         if equation.op is not pw.astype or equation.inputs[0] not in self._factors:
             return False
         (out,), wide = equation.outputs, self._factors[equation.inputs[0]]
@@ -169,7 +169,7 @@ class _Pass:
     # -- maps ----------------------------------------------------------------------------------------------------------
 
     def _map(self, equation: Equation) -> bool:
-        """Whether an equation is a map or a view of a wider array, and can be wider; then it is."""
+        """Widens an equation if it is a map or a view of a wider array and can be wider; returns whether it is."""
         if self._wide.keys().isdisjoint(equation.inputs):
             return False
         if _keeps_columns(equation):
@@ -199,7 +199,7 @@ class _Pass:
         return self._can_be_wide[atom]
 
     def _operand(self, atom: Atom, result: Variable) -> Atom:
-        """The operand of a wider map: where there is no wider array yet, that is computed again."""
+        """The operand of a wider map; if there is no wider array yet, it is computed again."""
         if _has_one_column(atom):
             return atom
         if atom not in self._wide:
@@ -222,14 +222,14 @@ class _Pass:
     # -- readers -------------------------------------------------------------------------------------------------------
 
     def _reduction(self, equation: Equation) -> bool:
-        """Whether an equation reduces a wider array; then it leaves columns out, or has more of them itself."""
+        """Adapts an equation that reduces a wider array: it leaves columns out, or has more of them itself."""
         if equation.op not in _IDENTITIES or equation.inputs[0] not in self._wide:
             return False
         (atom,), wide = equation.inputs, self._wide[equation.inputs[0]]
         if len(atom.aval.shape) - 1 not in equation.params["axis"]:
             self._widen(equation, (wide,))
             self._restore(equation.outputs[0])
-            del self._wide[equation.outputs[0]]  # it is small: whatever follows need not be aligned
+            del self._wide[equation.outputs[0]]  # the result is small, so its readers need no alignment
         elif wide.aval.dtype in _FLOATS:
             identity = wide.aval.dtype.type(_IDENTITIES[equation.op])
             self.equations += _without_last(equation, wide, atom.aval.shape[-1], Literal(identity))
@@ -241,7 +241,7 @@ class _Pass:
     def _factor(self, atom: Atom) -> Atom:
         """The old version of an array for one product, which reads it in the wider one.
 
-        Where that is converted from half precision, the product reads it in half precision.
+        If the wider version is converted from half precision, the product reads it in half precision.
         """
         # A computed factor is stored once, with its zeros.
         is_stored_wide = atom in self._factors and atom in self._producers
@@ -257,14 +257,14 @@ class _Pass:
         return self.equations[-1].outputs[0]
 
     def _first(self, wide: Variable, out: Variable) -> Variable:
-        """Appends the slice of an array that begins where it begins."""
+        """Appends the slice of an array's first elements."""
         shape = out.aval.shape
         params = {"start": (0,) * len(shape), "stop": shape, "step": (1,) * len(shape)}
         self.equations.append(Equation(slice, (wide,), params, (out,), self._source(out)))
         return out
 
     def _restore(self, atom: Atom) -> None:
-        """Appends the old version of an array as a slice of the wider one, unless it is there."""
+        """Appends the old version of an array as a slice of the wider one, unless it exists."""
         wide = self._wide.get(atom) or self._factors.get(atom)
         if wide is None or atom in self._kept or not isinstance(atom, Variable) or atom not in self._producers:
             return
@@ -277,7 +277,7 @@ class _Pass:
 
 
 _FLOATS = (dtypes.float32, dtypes.float16, dtypes.bfloat16)
-# The reductions that can leave elements out, by putting these numbers in their place.
+# The reductions that can leave elements out, with the numbers that replace these.
 _IDENTITIES: dict[Any, float] = {reduce.sum: 0.0, reduce.max: -math.inf, reduce.min: math.inf}
 
 
@@ -305,7 +305,7 @@ def _keeps_columns(equation: Equation) -> bool:
 
 
 def _columns_of(equation: Equation) -> int | None:
-    """The axis of the right factor that is the columns of a product, if these should be more; else None."""
+    """The axis of the right factor that holds a product's columns, if there should be more; else None."""
     if equation.op is not dot_general or isinstance(equation.inputs[1], Literal):
         return None
     (out,), (_, right) = equation.outputs, equation.inputs

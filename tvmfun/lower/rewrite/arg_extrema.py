@@ -1,7 +1,7 @@
 """Positions of extrema of rows, on CPUs: the first element that equals the extremum, which vectors find.
 
 As one reduction, argmax compares an element with the largest one so far, and each comparison waits for the one before.
-The extremum and the smallest index of what equals it are two reductions without branches.
+The extremum, and the smallest index of an element that equals it, are two reductions without branches.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from tvmfun.ops import pointwise as pw
 from tvmfun.ops import reduce as reductions
 from tvmfun.ops import shape as shapes
 
-#: Shorter rows have too few vectors.
+#: Rows shorter than this have too few vectors.
 _SHORTEST_ROW = 32
 
 
 def compare_with_extrema(program: Program) -> Program:
-    """Returns the Program, and those in its loops and branches, with argmax and argmin of rows as two reductions.
+    """Replaces argmax and argmin of rows by two reductions, also in loops and branches.
 
     Args:
         program: without calls.

@@ -37,7 +37,7 @@ def _moved(program: Program, conditional: Equation) -> list[Equation]:
     before = {*program.inputs, *(out for equation in program.equations[:position] for out in equation.outputs)}
     uses = readers_of(program)
     inside = {out for out in conditional.outputs if uses[out] == 1}
-    # Operands of the branches with one other reader: once that moves, the branches read them last.
+    # Operands of the branches with one other reader: once the reader moves, the branches read them last.
     inside.update(atom for atom in conditional.inputs[1:] if uses[atom] == 2 and conditional.inputs.count(atom) == 1)
     inside.difference_update(program.inputs, program.outputs)
     candidates: list[Equation] = []

@@ -1,12 +1,12 @@
 """Convolutions of dilated arrays, as several convolutions of the arrays themselves.
 
 The gradient of a convolution of stride ``s`` with respect to its images, and a transposed convolution, read an array
-with ``s - 1`` zeros between its elements: of ``s`` products along each axis, all but one are with zeros. The results at
+with ``s - 1`` zeros between its elements: along each axis, ``s - 1`` of ``s`` products are with zeros. The results at
 indices ``o, o + s, o + 2 * s, ...`` all use the same part of the kernel. Each of these *phases* is a convolution of the
 array without zeros with that part.
 
-The gradient of such a convolution for its kernel is the one of a convolution with strides, of which the array and the
-cotangent are exchanged.
+The gradient of such a convolution for its kernel is that of a strided convolution with the array and the cotangent
+exchanged.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def split_dilated_convolutions(program: Program) -> Program:
 
 
 def _without_zeros(equation: Equation) -> Callable[..., Array] | None:
-    """The function that computes the result of an equation without products with zeros, if it has such products."""
+    """The function that computes an equation's result without multiplying by zeros; None if it has no zeros."""
     if equation.op not in (conv, conv_kernel_gradient):
         return None
     params = equation.params
@@ -107,7 +107,7 @@ def _exchanged(
     groups: int,
     **params: Any,
 ) -> Array:
-    """The gradient for the kernel of a convolution with strides of the cotangent, whose own cotangent is the array.
+    """The gradient for the kernel of a strided convolution of the cotangent, with the array as its cotangent.
 
     Along an axis it is, for tap ``k`` of a kernel of ``K``, the sum over ``i`` of ``x[i] * g[d * i + low - k * kd]``.
     With ``j = K - 1 - k`` the index is ``d * i + j * kd - below``, where ``below = (K - 1) * kd - low``.

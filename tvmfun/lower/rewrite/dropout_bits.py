@@ -1,8 +1,8 @@
 """Dropout of attention, drawn once for the result and its gradients.
 
-A draw takes some 80 integer operations, and the kernels of attention need it three times: for the result, for the
-cotangent of the queries, and for those of keys and values. That takes longer than their products. Words of bits, an
-eighth of a byte per pair of query and key, are a sixteenth of scores in bfloat16, and are read during the products.
+A draw takes about 80 integer operations, and the kernels of attention need it three times: for the result, for the
+cotangent of the queries, and for those of keys and values. That takes longer than their products. Stored bits, one per
+pair of query and key, take a sixteenth of the memory of scores in bfloat16, and are read during the products.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class _Draws(NamedTuple):
 
 
 def draw_once(program: Program) -> Program:
-    """Returns the Program, and those in its loops and branches, with the bits of dropout that gradients read.
+    """Adds the bits of dropout that gradients read to a Program, also in its loops and branches.
 
-    An attention with the same bits reads them, too. One without gradients, such as one that ``checkpoint`` computes a
-    second time for these, draws in its kernel.
+    An attention with the same bits reads them, too. An attention without gradients, such as one that ``checkpoint``
+    computes a second time, draws in its kernel.
 
     Args:
         program: without calls.
@@ -60,7 +60,7 @@ def _draws(equation: Equation) -> _Draws | None:
     shape = (query[0], query[2], query[1], key[1])
     if not settings.rate or "dropout_key" not in settings.optional or dims.is_dynamic(shape):
         return None
-    # Kernels skip what is outside of a window, and memory should not be quadratic in the length: at most the result's.
+    # Kernels skip scores outside of a window, and memory should not be quadratic in the length: at most the result's.
     if settings.window is not None or key[1] > WORD * query[3]:
         return None
     return _Draws(settings.named(equation.inputs)["dropout_key"], shape, settings.rate, settings.causal)

@@ -1,6 +1,6 @@
 """Conversions to narrower floats, moved before changes of layout.
 
-The kernel that computes the values then stores them converted, and what changes their layout moves half the bytes.
+The kernel that computes the values then stores them converted, and the change of layout moves half the bytes.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from tvmfun.ops.shape import permute_dims, reshape
 
 
 def convert_early(program: Program) -> Program:
-    """Returns the Program, and those in its loops and branches, with conversions before reshapes and permutations.
+    """Moves conversions before reshapes and permutations in a Program, also in its loops and branches.
 
-    A permutation moves data: the conversion goes before one that only it reads, of a product.
+    A permutation moves data: the conversion moves only before that of a product, and if it is the only reader.
 
     Args:
         program: without calls.
@@ -36,7 +36,7 @@ def convert_early(program: Program) -> Program:
 def _layouts_before(
     equation: Equation, producers: Mapping[Atom, Equation], readers: Mapping[Atom, int]
 ) -> list[Equation]:
-    """The changes of layout that the conversion may precede, last first; none if the equation is no such conversion."""
+    """The changes of layout that the conversion may precede, last first; none if it is not such a conversion."""
     if equation.op is not pw.astype or not _narrows(equation):
         return []
     found: list[Equation] = []
@@ -55,7 +55,7 @@ def _layouts_before(
 
 
 def _narrows(conversion: Equation) -> bool:
-    """Whether a conversion is one of floats to floats of fewer bytes."""
+    """Whether a conversion is from floats to floats of fewer bytes."""
     (source,), (result,) = conversion.inputs, conversion.outputs
     return is_float(source) and is_float(result) and result.aval.dtype.itemsize < source.aval.dtype.itemsize
 

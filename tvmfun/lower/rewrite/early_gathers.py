@@ -1,7 +1,7 @@
 """Gathers, moved before pointwise operations, which then compute only the elements that are taken.
 
-A cross-entropy takes a logarithm of a probability per row. Taken from the logits, it needs them only until their
-softmax is computed, which can then be written over them.
+A cross-entropy takes the logarithm of one probability per row. If it takes the element from the logits, these are
+needed only until their softmax is computed, which can then be written over them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from tvmfun.lower.rewrite.equations import producers_of, readers_of, with_inner
 from tvmfun.ops import shape as shapes
 from tvmfun.ops.index import gather
 
-# The array of a gather is at least this many times as large as what is taken.
+# The array of a gather is at least this many times as large as the elements that are taken.
 _TIMES_LARGER = 8
 
 
 def gather_early(program: Program) -> Program:
-    """Returns the Program, and those in its loops and branches, with gathers moved before pointwise operations.
+    """Moves gathers before pointwise operations in a Program, also in its loops and branches.
 
     Args:
         program: without calls.
@@ -44,7 +44,7 @@ def gather_early(program: Program) -> Program:
 
 @dataclass
 class _Gather:
-    """A gather, and what it takes of the operands of pointwise operations."""
+    """A gather, and the elements that it takes of the operands of pointwise operations."""
 
     equation: Equation
     producers: Mapping[Atom, Equation]
@@ -58,17 +58,17 @@ class _Gather:
         self.end = self.batch + self.indices.aval.shape[-1]  # of the axes that the indices address
 
     def moved(self) -> list[Equation]:
-        """The gathers of operands and the operations on what they take; none if that is not worthwhile."""
+        """The gathers of operands and the operations on the taken elements; none if that is not worthwhile."""
         x, result = self.array.aval, self.equation.outputs[0].aval
         if dims.is_dynamic((*x.shape, *self.indices.aval.shape)) or self.equation.params["mode"] == "fill":
             return []
         if result.size == 0 or _TIMES_LARGER * result.size > x.size:
             return []
-        # Where others read the array, it may be stored anyway.
+        # If there are other readers, the array may be stored anyway.
         found = self.through(self.array, x.shape) if self.readers[self.array] == 1 else None
         if found is None or found.aval.shape != result.shape:
             return []
-        *others, last = self.added  # with some of attempts that failed, which are dead code
+        *others, last = self.added  # including dead code of attempts that failed
         assert last.outputs == (found,)
         return [*others, last._replace(outputs=self.equation.outputs)]
 
@@ -81,7 +81,7 @@ class _Gather:
         return self.known[atom, shape]
 
     def through(self, atom: Atom, shape: tuple[int, ...]) -> Atom | None:
-        """Elements of a pointwise operation, computed from those of its operands, or of a slice of a larger array."""
+        """Elements of a pointwise operation, computed from those of its operands or of a slice of a larger array."""
         producer = self.producers.get(atom)
         if producer is not None and atom.aval.shape == shape and self.takes_first(producer):
             (source,) = producer.inputs

@@ -1,4 +1,4 @@
-"""Parts of passes over equations: who computes and reads a value, compositions, and Programs in parameters."""
+"""Parts of passes over equations: producers and readers of values, compositions, and Programs in parameters."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def composed(equation: Equation, compute: Callable[..., Array]) -> list[Equation
 
 
 def with_inner(equation: Equation, change: Callable[[Program], Program]) -> Equation:
-    """Returns the equation with its Programs, such as the body of a loop, changed; itself if none changes."""
+    """Changes the Programs of an equation, such as the body of a loop; returns the equation itself if none changes."""
 
     def inside(value: Any) -> Any:
         if isinstance(value, Program):

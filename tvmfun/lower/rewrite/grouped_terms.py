@@ -1,7 +1,7 @@
 """Sums over groups of terms, for weights that are dequantized group by group.
 
 Scales of 32 to 128 neighbouring terms multiply an array with an axis of groups, which is then reshaped to a matrix. If
-the other factor has the groups as an axis instead, nothing is between the weights and their product, which computes
+the other factor has the groups as an axis instead, no reshape separates the weights from their product, which computes
 them while it reads or packs them.
 """
 
@@ -20,7 +20,7 @@ from tvmfun.ops.shape import reshape
 
 
 def contract_groups(program: Program) -> Program:
-    """Returns the Program, and those in its loops and branches, with products over the axes before a reshape.
+    """Moves products before a reshape of their terms in a Program, also in its loops and branches.
 
     Args:
         program: without calls, for a CPU.
@@ -39,7 +39,7 @@ def contract_groups(program: Program) -> Program:
 
 
 def _split(equation: Equation, weights: Atom) -> list[Equation] | None:
-    """The product with the weights as they are before their reshape; None if that does not only join its terms."""
+    """The product with the weights before their reshape; None if the reshape does more than join terms."""
     left, right = equation.inputs
     contract = equation.params["contract"]
     if equation.inputs.count(right) != 1 or dims.is_dynamic((left.aval.shape, right.aval.shape, weights.aval.shape)):
@@ -47,7 +47,7 @@ def _split(equation: Equation, weights: Atom) -> list[Equation] | None:
     joined = _joined_axes(weights.aval.shape, right.aval.shape)
     if joined is None or any(len(axes) > 1 for axis, axes in enumerate(joined) if axis not in contract[1]):
         return None
-    # The axes of the left factor, of which those of terms are split like those of the weights.
+    # The axes of the left factor; the axes of terms are split like those of the weights.
     parts = dict(zip(contract[0], (joined[axis] for axis in contract[1]), strict=True))
     sizes, positions = [], []
     for axis, size in enumerate(left.aval.shape):

@@ -24,9 +24,9 @@ _HALF = (dtypes.float16, dtypes.bfloat16)
 
 
 def narrow_attention(program: Program) -> Program:
-    """Returns the Program, and those in its loops and branches, with the factors of attention in half precision.
+    """Narrows the factors of attention to half precision in a Program, also in its loops and branches.
 
-    Results that are only converted to that dtype are stored so.
+    Results that are only converted to half precision are stored in it.
 
     Args:
         program: without calls.
@@ -62,7 +62,7 @@ def narrow_attention(program: Program) -> Program:
 def _with_rounded_results(
     equation: Equation, readers: Mapping[Atom, list[Equation | None]], returned: Sequence[Atom]
 ) -> tuple[Equation, dict[Atom, Atom]]:
-    """The attention with results in the dtype of its factors, and these by further conversions that they replace.
+    """The attention with results in the dtype of its factors, by the conversions of results that they replace.
 
     Nothing changes if a result has another reader than such conversions.
     """
@@ -101,7 +101,7 @@ def _narrowed(equation: Equation, producers: Mapping[Atom, Equation]) -> list[Eq
 
 
 def _unconverted(atom: Atom, producers: Mapping[Atom, Equation]) -> Atom | None:
-    """The array in half precision of which a value is the conversion to float32."""
+    """The array in half precision that a value in float32 is converted from."""
     equation = producers.get(atom)
     if equation is None or equation.op is not pw.astype or atom.aval.dtype != dtypes.float32:
         return None

@@ -1,4 +1,4 @@
-"""The largest elements of rows by sorts and gathers, on GPUs, where a list in order would be kept by one thread."""
+"""The largest elements of rows by sorts and gathers, on GPUs, where only one thread could keep an ordered list."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tvmfun.ops.top_k import largest_by_sorting, top_k_indices
 
 
 def sort_for_largest(program: Program) -> Program:
-    """Returns the Program, and those in its loops and branches, with sorts instead of ``top_k_indices``.
+    """Replaces ``top_k_indices`` by sorts in a Program, also in its loops and branches.
 
     Args:
         program: without calls.

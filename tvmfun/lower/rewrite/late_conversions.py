@@ -1,4 +1,4 @@
-"""Conversions from half precision, moved after changes of layout, and conversions back, left out.
+"""Conversions from half precision, moved after changes of layout; conversions back are removed.
 
 A change of layout then moves half the bytes, and each kernel that needs float32 converts what it reads.
 """
@@ -17,7 +17,7 @@ _HALF = (dtypes.float16, dtypes.bfloat16)
 
 
 def convert_late(program: Program) -> Program:
-    """Returns the Program, and those in its loops and branches, with changes of layout in half precision.
+    """Moves conversions from half precision after changes of layout, also in loops and branches.
 
     Args:
         program: without calls.

@@ -18,11 +18,11 @@ _HALF = ("float16", "bfloat16")
 
 
 def convert_outside_loops(program: Program) -> Program:
-    """Returns the Program with conversions of its loops where fewest bytes pass.
+    """Returns the Program with the conversions of its loops moved to where the fewest bytes pass.
 
     Constants are rounded to half precision before a loop. Results that a loop widens are stacked in half precision and
-    widened afterwards; stacks that were widened are read in half precision, and widened in the loop. What a loop rounds
-    and its readers round again is stacked both ways.
+    widened afterwards; stacks that were widened are read in half precision, and widened in the loop. Results that
+    a loop rounds and that readers round again are stacked both ways.
 
     Args:
         program: without calls.

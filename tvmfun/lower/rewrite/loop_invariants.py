@@ -1,6 +1,6 @@
-"""Loop-invariant code motion: what every step of a loop would compute anew from its constants is computed before it.
+"""Loop-invariant code motion: values that each step of a loop would compute from its constants are computed before.
 
-A cast of weights, a dequantization or a merged low-rank update inside of a recurrence is written where it is read.
+A cast of weights, a dequantization or a merged low-rank update is often written inside of a recurrence, at its use.
 """
 
 from __future__ import annotations
@@ -13,20 +13,22 @@ from tvmfun.lower.rewrite.equations import with_inner
 from tvmfun.ops.control import loop
 from tvmfun.ops.pointwise import astype
 
-# The kinds of ops that may move; a while loop may have no step, so it keeps those that take long.
+# The kinds of ops that may move. A while loop may have no step, so it keeps ops that take long.
 _MOVABLE = ("pointwise", "injective", "reduction", "contraction")
-# The kinds of ops that read arrays, whatever computes them.
+# The kinds of ops that always read stored arrays.
 _READERS = ("contraction", "control", "opaque")
-# Values that are larger than twice the constants that they are made of stay, unless they are small.
-_GROWTH, _SMALL_BYTES = 2, 1 << 20
+# Values stay in the loop if they are more than this many times larger than the constants they are computed from.
+_GROWTH = 2
+# Values of at most this many bytes may always move.
+_SMALL_BYTES = 1 << 20
 
 
 def hoist_invariants(program: Program) -> Program:
-    """Returns the Program with what its loops compute from constants alone moved before them.
+    """Moves computations that depend on a loop's constants alone before the loop.
 
-    Products, loops and branches read arrays, so all that they read moves. Sums, products and expensive functions move
-    as well; inexpensive maps of other readers stay, which compute them on the way. So do conversions of weights that
-    are large when wide: a product converts narrow ones while it reads them.
+    Products, loops and branches read arrays, so all their inputs move. Sums, products and expensive functions move as
+    well; inexpensive maps with other readers stay and are fused with these. Conversions of weights that would be large
+    when widened stay, too: a product converts narrow weights while it reads them.
 
     Args:
         program: without calls.
@@ -45,9 +47,9 @@ class _Value:
     """Properties of an invariant value of a loop's body.
 
     Args:
-        nbytes: of the constants that it is made of.
-        is_computed: whether it is more than moved elements.
-        is_expensive: whether maps would not compute it on the way.
+        nbytes: the bytes of the constants that it is computed from.
+        is_computed: whether it is more than a rearrangement of elements.
+        is_expensive: whether it is too expensive to be fused with its readers.
         is_widened: whether it is a constant that was converted, and nothing else.
     """
 
@@ -100,7 +102,7 @@ def _hoisted(equation: Equation) -> list[Equation]:
 
 
 def _invariant(step: Equation, values: dict[Atom, _Value], is_certain: bool) -> _Value | None:
-    """The properties of what a step computes from constants alone; None if it does not, or has to stay in the loop."""
+    """The properties of an equation's result if it depends on constants alone; None if not, or if it has to stay."""
     arguments = [atom for atom in step.inputs if not isinstance(atom, Literal)]
     is_movable = step.op.kind in _MOVABLE or (is_certain and step.op.kind == "opaque")
     if not is_movable or len(step.outputs) != 1 or not arguments or not all(atom in values for atom in arguments):

@@ -21,7 +21,7 @@ from tvmfun.lower.machine import Machine
 from tvmfun.ops.control import loop
 from tvmfun.ops.dot import dot_general
 
-# Fewer steps do not pay for a packed copy of the matrices. Products with fewer rows use wider panels.
+# The fewest steps that pay for a packed copy of the matrices, and the fewest rows: with fewer, panels are wider.
 _MIN_STEPS = 16
 _MIN_ROWS = 7
 
@@ -101,7 +101,7 @@ def _loop_with_panels(equation: Equation, machine: Machine) -> list[Equation]:
 
 
 def _contracted(equation: Equation, machine: Machine) -> int | None:
-    """The axis of the matrix that a product contracts with the last axis of ``x``; None if panels are of no use."""
+    """The axis of the matrix that a product contracts with the last axis of ``x``; None if panels do not help."""
     if equation.op is not dot_general:
         return None
     x, matrix = (atom.aval for atom in equation.inputs)

@@ -102,7 +102,7 @@ class _Matcher:
         return array in self.inputs or (array in self.producer and self.uses[array] == 1)
 
     def scattered(self, atom: Atom) -> tuple[Equation, list[tuple[Equation, int]]] | None:
-        """The scatter into zeros that a value is up to a factor, and the equations that apply the factor."""
+        """The scatter into zeros that a value equals up to a factor, and the equations that apply the factor."""
         scaling: list[tuple[Equation, int]] = []
         while self.uses[atom] == 1 and (equation := self.producer.get(atom)) is not None:
             if equation.op is scatter:

@@ -1,8 +1,8 @@
-"""Updates of slices in place: where a state becomes itself but for a slice, only that slice is written.
+"""Updates of slices in place: if a state changes only in a slice, only that slice is written.
 
 As a map, ``dynamic_update_slice`` computes every element of its result, so a loop that writes one row of a table per
-step would write the whole table. As loops over the update, the result can be written over the table. What a loop adds
-to a block of the arrays that it carries, or stores there, becomes such an update, too.
+step would write the whole table. As loops over the update, the result can be written over the table. If a loop adds to
+a block of an array that it carries, or stores a block, that becomes such an update, too.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from tvmfun.ops import shape as shapes
 from tvmfun.ops.control import loop
 from tvmfun.ops.dynamic_slice import dynamic_update_slice, slice_update
 
-# An array is at least this many times as large as a block of it that is updated.
+# An array must be at least this many times as large as the updated block.
 _TIMES_LARGER = 4
 
 
 def update_slices(program: Program, target: Target) -> Program:
-    """Returns the Program, and those in its loops and branches, with updates of its inputs that can be in place.
+    """Rewrites updates of a Program's inputs so that they can be in place, also in its loops and branches.
 
     An update changes if it turns, alone or with other updates, an input of the Program into a result of it. Blocks are
     updated in loops on CPUs only: elsewhere one kernel may compute several updates, and its result is copied anyway.
@@ -74,7 +74,7 @@ def _updated(program: Program, carried: tuple[Variable, ...], is_cpu: bool) -> P
 
 
 def _carried(equation: Equation, inner: Program) -> tuple[Variable, ...]:
-    """The inputs of a Program in an equation that hold what the steps of a loop carry."""
+    """The inputs of an equation's Program that hold the carries of a loop."""
     if equation.op is not loop or inner is not equation.params["body"]:
         return ()
     first = equation.params["consts"]
@@ -82,7 +82,7 @@ def _carried(equation: Equation, inner: Program) -> tuple[Variable, ...]:
 
 
 def _update_of_slice(equation: Equation, states: Collection[Atom]) -> list[Equation]:
-    """The update in place that ``dynamic_update_slice`` of a state is; none if the equation is not one."""
+    """Turns ``dynamic_update_slice`` of a state into an update in place; none if the equation is not one."""
     if equation.op is not dynamic_update_slice or equation.inputs[0] not in states or _is_dynamic(equation):
         return []
     return [equation._replace(op=slice_update)] if all(atom.aval.size for atom in equation.inputs) else []
@@ -93,7 +93,7 @@ def _update_of_block(
 ) -> list[Equation]:
     """The equations that compute a block of a result, and write it into the state; none if most of the state changes.
 
-    A batch may share the padding.
+    The examples of a batch may share the padding.
     """
     if _is_dynamic(equation):
         return []

@@ -1,7 +1,7 @@
-"""Products whose factors may be rounded, as three products of bfloat16 where the processor multiplies these by tiles.
+"""Products whose factors may be rounded, as three products of bfloat16 if the processor multiplies these by tiles.
 
-A float32 is the sum of two bfloat16, its *high* and its *low* part, but for about 2^-18 of it. Of the four products of
-parts, that of the low ones is as small as what the parts lose.
+A float32 is the sum of two bfloat16, its *high* and its *low* part, with a relative error of about 2^-18. The product
+of two low parts is as small as that error, and is left out.
 """
 
 from __future__ import annotations
@@ -20,16 +20,19 @@ from tvmfun.lower.rewrite.equations import composed, with_inner
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops.dot import TENSORFLOAT32, dot_general
 
-# Three products by tiles take 0.6 of the time of one in float32; the rest has to pay for the parts. Products of
-# 512 rows and columns gain little, and those of 256 lose: docs/decisions/0050-amx.md.
-_LEAST_REUSE, _LEAST_DEPTH = 192, 128
+# Three products by tiles take 0.6 of the time of one in float32; the rest has to pay for splitting the operands.
+# Products with 512 rows and columns gain little, and with 256 they lose: docs/decisions/0050-amx.md. The fewest
+# multiplications per element of the operands.
+_LEAST_REUSE = 192
+# The fewest terms.
+_LEAST_DEPTH = 128
 
 # The largest number of bfloat16.
 _LARGEST = 2.0**128 - 2.0**120
 
 
 def split_products(program: Program, target: Target) -> Program:
-    """Returns the Program, and those in its loops and branches, with large products of rounded factors as three.
+    """Splits large products of rounded factors into three products, also in loops and branches.
 
     Args:
         program: without calls.
@@ -65,7 +68,7 @@ def _parts(equation: Equation) -> list[Equation]:
 
 
 def _product(x: Array, y: Array, **params: Any) -> Array:
-    """The product by parts; where a factor is infinite or NaN, that of the high parts alone."""
+    """The product by parts; if a factor is infinite or NaN, the product of the high parts alone."""
     (x_high, x_low), (y_high, y_low) = map(_split_factor, (x, y))
     low = pw.add(dot_general(x_high, y_low, **params), dot_general(x_low, y_high, **params))
     low = pw.where(pw.isfinite(low), low, pw.constant(0, low))

@@ -43,8 +43,8 @@ def share_loops(
         match: recognises contractions. One may only end a group, and needs its tile axes for itself.
         along_reduced_axis: tells which reductions have lanes along an axis they reduce. The others need their last
             axis for itself.
-        is_worthwhile: tells whether stages of which one reads another share this many loops, unless they are maps over
-            the same space.
+        is_worthwhile: tells whether it pays that stages, of which one reads another, share this many loops; not asked
+            for maps over the same space.
     """
     groups: list[Group] = []
     closed = False
@@ -75,7 +75,7 @@ def _join(
     if any(contains(inputs + outputs, buffer) for buffer in stage.writes()):
         return None
     related = any(contains(outputs, load.source) for load in stage.reads())
-    if len(members) > 1:  # the loops that they share are chosen, and may be none
+    if len(members) > 1:  # the number of shared loops is chosen, and may be 0
         limit = min(limit, current.prefix)
     limit = min(limit, *(len(member.space) for member in members))
     for prefix in range(limit, -1, -1):
@@ -92,7 +92,7 @@ def is_pointwise(group: Group) -> bool:
 
 
 def may_overwrite(groups: Sequence[Group], source: Buffer, output: Buffer) -> bool:
-    """Whether every element of an input is read for the last time before that element of an output is written.
+    """Whether each element of an input is last read before the same element of an output is written.
 
     Each element is read only where the same element of the output is computed.
     """

@@ -14,20 +14,24 @@ from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr, volume
 from tvmfun.ops.formula import opaque
 
-# A reduction of at least SPLIT_WORK with fewer independent tasks than MIN_TASKS is cut in pieces, one of at least half
-# as many only if it is long. All are fixed, so that results do not depend on the number of threads.
+# A reduction with fewer independent tasks than this is cut into pieces. All these numbers are fixed, so that results do
+# not depend on the number of threads.
 MIN_TASKS = 16
+# The most pieces.
 MAX_CHUNKS = 32
-SPLIT_WORK, _LONG_WORK = 1 << 16, 1 << 18
+# The least work, in scalar operations, that is cut into pieces.
+SPLIT_WORK = 1 << 16
+# The least work that is cut into pieces if there are at least ``MIN_TASKS // 2`` tasks.
+_LONG_WORK = 1 << 18
 # Operands that are used at least this often are computed in advance.
 MIN_REUSE = 4
 
 
 def along_reduced_axis(stage: Stage, prefix: int = 0) -> bool:
-    """Whether lanes along the last reduced axis need fewer gathers than lanes along the last remaining one.
+    """Whether lanes along the last reduced axis need fewer gathers than lanes along the last remaining axis.
 
-    A load that is contiguous along the lanes is a vector, one that does not depend on them is broadcast, and any other
-    is a gather. With equally many gathers, more vectors decide.
+    A load that is contiguous along the lanes is a vector, a load that does not depend on them is broadcast, and any
+    other is a gather. If the gathers are equally many, the direction with more vectors wins.
     """
     if len(stage.space) == prefix:
         return True
@@ -42,13 +46,13 @@ def along_reduced_axis(stage: Stage, prefix: int = 0) -> bool:
 
 
 def unrolled(stage: Stage, machine: Machine) -> list[Stage]:
-    """A reduction of few terms as maps, of which each combines the result of the one before with a term.
+    """Turns a reduction of few terms into maps, each of which combines the result of the one before with a term.
 
-    Their lanes are neighbouring results. Readers, and what is read, can be maps of the same kernel, and vectors stay in
+    Their lanes are neighbouring results. Producers and readers can be maps of the same kernel, and vectors stay in
     registers.
 
     Returns:
-        The maps, of which the last one has the output; the reduction itself if it has many terms, or one result.
+        The maps; the last one has the output. The reduction itself if it has many terms, or one result.
     """
     terms = volume(stage.reduce)
     if not stage.space or not isinstance(terms, int) or terms > _few(stage, machine):
@@ -75,10 +79,10 @@ def unrolled(stage: Stage, machine: Machine) -> list[Stage]:
 
 
 def _few(stage: Stage, machine: Machine) -> int:
-    """The most terms that are few: they fill no vector, or half of one if neighbouring results fill vectors anyway.
+    """The most terms of a reduction to unroll: less than a vector, or half of one if neighbouring results fill vectors.
 
-    Of windows over many channels none are: all channels of an element are read before the next element. Of integers
-    half as many are: TVM's simplifier takes long for sums of choices between them.
+    Windows over many channels are not unrolled: all channels of an element are read before the next element. For
+    integers the limit is half as high: TVM's simplifier takes long for sums of choices between them.
     """
     lanes = machine.lanes("float32")
     last = stage.space[-1]
@@ -112,7 +116,7 @@ def merge_reduced_axes(stage: Stage, is_flat: bool = False) -> Stage:
 def hoist_operands(
     stage: Stage, contraction, is_packed: Callable[[Expr, Sequence[Axis]], bool]
 ) -> tuple[list[Stage], Stage]:
-    """Returns stages that compute operands of a contraction which are not mere loads, and the contraction of these.
+    """Returns stages that compute the operands of a contraction that are not mere loads, and the contraction of these.
 
     Inside the contraction they would be evaluated again for each tile that uses them. A right operand for which
     ``is_packed(value, axes)`` holds is computed when it is packed.
@@ -135,7 +139,7 @@ def hoist_operands(
 
 
 def split_reduction(stage: Stage, tasks: int, work: int, name: str) -> tuple[Stage, Stage] | None:
-    """Cuts a long reduction with few tasks into as many partial ones as give enough, and their sum, in order."""
+    """Cuts a long reduction with few tasks into enough partial reductions, and their sum, in order."""
     least = SPLIT_WORK if tasks < MIN_TASKS // 2 else _LONG_WORK
     if not stage.reduce or tasks >= MIN_TASKS or work < least:
         return None

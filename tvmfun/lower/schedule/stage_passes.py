@@ -28,7 +28,7 @@ from tvmfun.lower.tir.walk import find
 
 # A cheap map loads at most this many elements.
 CHEAP_LOADS = 6
-# The most parts of an intermediate that are maps of their own.
+# The most parts of an intermediate that become separate maps.
 _MOST_PARTS = 8
 # A stage with at most 1/SHORT_ROW of the points of the largest one counts as one value per row.
 SHORT_ROW = 16
@@ -47,7 +47,7 @@ def inline_maps(
         temps: the intermediates.
         has_branches: tells which stages have branches, such as the parts of a concatenation, that read each element of
             an intermediate once.
-        packs: tells which stages compute the result of another one while they pack it.
+        packs: tells which stages compute the result of another stage while they pack it.
     """
     stages = list(stages)
     position = 0
@@ -107,7 +107,7 @@ def _is_cheap(value: Expr) -> bool:
 
 
 def unconditional_loads(value: Expr) -> list[ir.TensorLoad]:
-    """The loads that are evaluated whatever the conditions of ``if_then_else`` are."""
+    """The loads that are evaluated under all conditions of ``if_then_else``."""
     choices = [node for node in find(value, ir.Call) if build.is_choice(node)]
     guarded = [load for node in choices for part in node.args[1:] for load in build.loads(part)]
     return [load for load in build.loads(value) if not any(load.same_as(other) for other in guarded)]
@@ -152,7 +152,7 @@ def compute_parts(stages: Sequence[AnyStage], temps: Sequence[Buffer]) -> tuple[
 def _parts(
     producer: AnyStage, stages: Sequence[AnyStage], temps: Sequence[Buffer]
 ) -> tuple[list[Stage], dict[int, Stage]] | None:
-    """The maps of the parts of an intermediate, and its readers by id as they read these; None if it has no parts."""
+    """The maps of the parts of an intermediate, and by id its readers, which read these; None if it has no parts."""
     if not is_map(producer) or not contains(temps, producer.output):
         return None
     readers = [stage for stage in stages if reads_of(stage, producer.output)]
@@ -161,7 +161,7 @@ def _parts(
     always = [load for reader in readers for load in unconditional_loads(reader.value)]
     reads = [load for reader in readers for load in reads_of(reader, producer.output)]
     if not all(any(load.same_as(other) for other in always) for load in reads):
-        return None  # a condition may say that an element does not exist
+        return None  # a condition may guard an element that does not exist
     first = readers[0]
     points, most = build.points(first.space), build.points(producer.space)
     if points >= most or not all(same_extents(first.space, reader.space) for reader in readers):
@@ -264,7 +264,7 @@ def attach_epilogues(
     temps: Sequence[Buffer],
     gains_apart: Callable[[Stage, Stage], bool] = lambda stage, reader: False,
 ) -> list[AnyStage]:
-    """Makes pointwise readers of a reduction's result epilogues of the reduction, unless a reader gains apart."""
+    """Makes pointwise readers of a reduction's result its epilogues, unless a reader is faster apart."""
     stages = list(stages)
     position = 0
     while position < len(stages):
@@ -325,7 +325,7 @@ def split_columns(stage: Stage) -> Stage | None:
 
 
 def _with_split_columns(stage: Stage, size: int) -> Stage:
-    """The stage with two axes instead of its last one, the inner one of this size, and so its epilogues."""
+    """Splits the last axis of the stage and of its epilogues in two, the inner one of this size."""
     *others, column = stage.space
     group, within = Axis.fresh(column, column.extent // size), Axis.fresh(column, size)
     env = {column.var: group.var * size + within.var}

@@ -172,7 +172,7 @@ def _parse_nest(stmt: Stmt) -> AnyStage:
 
 
 def _size(value: Expr) -> Size | None:
-    """The size that an expression is, if it is one."""
+    """The size that an expression stands for, if it is a size."""
     try:
         return expressions.to_size(value)
     except ShapeError:
@@ -216,7 +216,7 @@ IterVar = tirx.IterVar
 
 
 def _make_block(name, space, reduce, body: Stmt, private: tuple[Buffer, ...]) -> Block | None:
-    """A block of no known kind whose iteration variables say along which axes it is independent."""
+    """A block of unknown kind, whose iteration variables tell along which axes it is independent."""
     # Calls with side effects, and nested blocks, may access memory without loads and stores.
     strange = find(body, tirx.Evaluate, SBlockRealize)
     written = _stored_buffers(body)
@@ -367,7 +367,7 @@ def is_map(stage: AnyStage) -> bool:
 
 
 def is_window(stage: Stage, space: Sequence[Axis] | None = None) -> bool:
-    """Whether some index depends on a reduced and on a remaining axis, which is one of ``space`` if that is given."""
+    """Whether an index depends on a reduced and on a remaining axis, the latter one of ``space`` if that is given."""
     remaining = stage.space if space is None else space
     moves = lambda index, axes: any(build.uses(index, axis.var) for axis in axes)
     indices = [index for load in build.loads(stage.value) for index in load.indices]
@@ -375,7 +375,7 @@ def is_window(stage: Stage, space: Sequence[Axis] | None = None) -> bool:
 
 
 def decided(value: Expr, space: Sequence[Axis]) -> Expr:
-    """A value at points of a space, with simple indices, and with choices made that depend on the point alone."""
+    """Simplifies the indices of a value at points of a space, and makes the choices that depend on the point alone."""
     analyzer = Analyzer()
     for axis in space:
         analyzer.bind(axis.var, ir.Range(0, axis.extent))
@@ -431,7 +431,7 @@ def is_view(value: Expr) -> bool:
 
 
 def is_aligned(producer: Stage | Block, reader: Stage | Block, load: ir.TensorLoad, prefix: int) -> bool:
-    """Whether ``load`` reads the point of the first ``prefix`` axes at which ``reader`` is."""
+    """Whether ``load`` reads the same point of the first ``prefix`` axes that ``reader`` computes."""
     index = producer.index if isinstance(producer, Stage) else None
     if index is None:
         return False
@@ -459,9 +459,10 @@ def indices_at(stages: Sequence[Stage], inner: Sequence[Axis], position: Expr, i
     """The indices of the point with a row-major number, on axes over which all accesses are contiguous.
 
     The number itself is the index on the last axis, if all offsets are linear and indices may leave their dimension
-    (``is_flat``), or axes after the first are dynamic. Quotients and remainders of the number take the passes long to
-    cancel, and do not where sizes are dynamic: each lane of a vector would be an access of its own, which takes LLVM up
-    to a minute. On GPUs, TVM makes buffers as small as the ranges of their indices.
+    (``is_flat``), or axes after the first are dynamic. Otherwise quotients and remainders of the number would have to
+    cancel, which takes long, and fails for dynamic sizes: each lane of a vector would be a separate access, which takes
+    LLVM up to a minute. On GPUs indices must stay in their dimension, because TVM shrinks buffers to the ranges of
+    indices.
     """
     is_dynamic = not all(isinstance(axis.extent, int) for axis in inner[1:])
     if (is_flat or is_dynamic) and all(_is_linear(stage, len(inner)) for stage in stages):

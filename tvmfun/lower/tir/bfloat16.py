@@ -22,7 +22,7 @@ def uses_bfloat16(body: Stmt) -> bool:
 def with_float32_arithmetic(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Returns the function with float32 arithmetic instead of bfloat16, and intermediates in float32.
 
-    What it stores as bfloat16 is rounded, except for numbers that were moved, chosen or negated only.
+    Numbers that it stores as bfloat16 are rounded, unless they were only moved, chosen or negated.
     """
     wide = tirx.transform.BF16ComputeLegalize()(tvm.IRModule({"main": func}))["main"]
     pairs = zip(*([node.buffer for node in find(f.body, AllocBuffer)] for f in (func, wide)), strict=True)
@@ -50,7 +50,7 @@ def _u(value: int) -> tirx.IntImm:
 
 
 def _without_rounding(body: Stmt, widened: set[Buffer]) -> Stmt:
-    """The statement without the rounding of numbers that bfloat16 has."""
+    """Removes the rounding of numbers that bfloat16 represents."""
     stores = [store for store in find(body, BufferStore) if store.buffer in widened]
     exact = set(widened)
     while inexact := {store.buffer for store in stores if not _is_exact(store.value, exact)} & exact:
@@ -67,7 +67,7 @@ def _without_rounding(body: Stmt, widened: set[Buffer]) -> Stmt:
 
 
 def _rounded(cast: tirx.Cast) -> ir.Call | None:
-    """The bits of the float32 that a conversion to 16 bits rounds to bfloat16; None if it does something else."""
+    """The bits of the float32 that a conversion to 16 bits rounds to bfloat16; None if it is another conversion."""
     shifted = cast.value
     if str(cast.ty) != "uint16" or not isinstance(shifted, tirx.RShift) or not isinstance(shifted.a, tirx.Add):
         return None
@@ -77,7 +77,7 @@ def _rounded(cast: tirx.Cast) -> ir.Call | None:
 
 
 def _is_exact(value: Expr, buffers: set[Buffer]) -> bool:
-    """Whether a float32 is a number that bfloat16 has, as the elements of some buffers are."""
+    """Whether bfloat16 represents a float32 exactly, as it does for the elements of some buffers."""
     if isinstance(value, tirx.FloatImm):
         number = np.float32(value.value)
         return bool(number == dtypes.bfloat16.type(number)) or bool(np.isnan(number))
@@ -97,7 +97,7 @@ def _is_exact(value: Expr, buffers: set[Buffer]) -> bool:
 
 
 def _half(value: Expr) -> Expr | None:
-    """The bits of a bfloat16 whose float32 a value is, but for its sign; None if it is something else."""
+    """The bits of the bfloat16 that a float32 equals up to its sign; None if it equals none."""
     signed = _with_other_sign(value)
     if signed is None:
         return _widened(value)
@@ -116,7 +116,7 @@ def _with_other_sign(value: Expr) -> tuple[Expr, Callable[[Expr], Expr]] | None:
 
 
 def _widened(value: Expr) -> Expr | None:
-    """The bits of the bfloat16 that a float32 is made of."""
+    """The bits of the bfloat16 that a float32 was converted from."""
     bits = value.args[0] if called(value) == "tirx.reinterpret" and str(value.ty) == "float32" else None
     if not isinstance(bits, tirx.LShift) or not isinstance(bits.a, tirx.Cast) or not isinstance(bits.b, tirx.IntImm):
         return None

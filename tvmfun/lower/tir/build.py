@@ -34,7 +34,7 @@ from tvmfun.ops.tir import sequence
 # TVM's node classes do not declare their operators and fields in a way that type checkers understand.
 Expr = Any
 Env = dict[Any, Expr]
-# An integer, or a Dim if it is known at call time only.
+# An integer, or a Dim if it is only known at call time.
 Size = Any
 
 # As in TVM's runtime: smaller allocations are on the stack.
@@ -82,7 +82,7 @@ def substitute(value, env: Env):
     """The expression or statement with variables replaced."""
     if not env:
         return value
-    # The hash of a variable is its address. To compare two of them with ``==`` takes longer than all else here.
+    # A variable hashes by address; comparing variables with ``==`` would dominate the cost.
     by_address = {hash(var): new for var, new in env.items()}
     return rewrite(value, (ir.Var, lambda var: by_address.get(hash(var), var)))
 
@@ -169,7 +169,7 @@ def _sizes(buffer: Buffer) -> tuple[Size, ...]:
 
 def stride(buffer: Buffer, indices: Sequence[Expr], axis: Axis, domain: Sequence[Axis]) -> Size | None:
     """The change of the offset when ``axis`` advances by one, or None if that varies."""
-    steps = [step_of(index, axis.var) for index in indices[:]]  # to iterate over TVM's arrays takes longer
+    steps = [step_of(index, axis.var) for index in indices[:]]  # iterating over TVM's arrays takes longer
     if None not in steps:  # nearly always, and ten times as fast
         return offset(buffer, steps)  # type: ignore[arg-type,return-value]  # all are numbers
     at = offset(buffer, indices)
@@ -186,7 +186,7 @@ def stride(buffer: Buffer, indices: Sequence[Expr], axis: Axis, domain: Sequence
 def is_along_row(load: ir.TensorLoad, row: Axis, column: Axis, domain: Sequence[Axis]) -> bool:
     """Whether a load goes through an array's row element by element with ``column``, from row to row with ``row``.
 
-    Rows that are looked up do not count: what such a lookup would read beside the loops need not exist.
+    Rows that are looked up do not count: outside of the loops, the lookup's elements may not exist.
     """
     if any(loads(index) for index in load.indices) or not uses(load, row.var):
         return False
@@ -231,7 +231,7 @@ def seq(*stmts: Stmt | None) -> Stmt:
 
 
 def prefetch(load: ir.TensorLoad, to_write: bool = False, level: int = 1) -> Stmt:
-    """Fetches the cache line of an element, which need not exist, to read it later, or to write it, into a cache."""
+    """Fetches the cache line of an element, which need not exist, into a cache, to read or write it later."""
     kind, locality, is_data = (tirx.const(value, "int32") for value in (int(to_write), 4 - level, 1))
     arguments = (tirx.address_of(load), kind, locality, is_data)
     return tirx.Evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch.p0", *arguments))
@@ -279,9 +279,9 @@ def parallel_nest(axes: Sequence[Axis], env: Env, body: Callable[[Env], Stmt], t
 
 
 def once_per_thread(allocations: Sequence[Stmt], loops: Stmt) -> Stmt:
-    """Loops with allocations before them; each thread of a parallel loop makes its own, and not one per iteration.
+    """Loops with allocations before them: each thread of a parallel loop makes its own, instead of one per iteration.
 
-    The runtime takes 60 ns to find memory and free it, a tenth of the time of a softmax over 1024 numbers.
+    Allocating and freeing memory takes the runtime 60 ns, a tenth of the time of a softmax over 1024 numbers.
     """
     if not allocations:
         return loops
@@ -315,7 +315,7 @@ def index(like: Axis, value: Size) -> Expr:
 
 
 def is_later(number: Expr) -> Expr:
-    """Whether the number of an iteration is not that of the first one."""
+    """Whether an iteration is not the first one."""
     return tirx.NE(number, tirx.const(0, str(number.ty)))
 
 
@@ -354,7 +354,7 @@ def scratch(shape: Sequence[Size], dtype: str, name: str) -> Buffer:
     """A buffer private to one iteration.
 
     Up to 1 KiB is on the stack, and in registers if all indices are constant after unrolling. Larger buffers come from
-    the thread's workspace. (Those of scope "local" would always do so.)
+    the thread's workspace. (Buffers of scope "local" would always do so.)
     """
     return buffer(shape, dtype, name)
 
@@ -380,7 +380,7 @@ def nbytes(buffer: Buffer) -> int:
 
 
 def is_larger(buffer: Buffer, limit: int) -> bool:
-    """Whether a buffer is known to take more bytes than a cache has; one of dynamic size is not."""
+    """Whether a buffer is known to be larger than a cache, in bytes; False for dynamic sizes."""
     return is_static(buffer) and nbytes(buffer) > limit
 
 
@@ -392,10 +392,10 @@ def walks_as_one(access: tuple[Buffer, Sequence[Expr]], first: Axis, second: Axi
 
 
 def join_axes(first: Axis, second: Axis, flat: Sequence[tuple[Buffer, Sequence[Expr]]] = ()) -> tuple[Axis, Env]:
-    """One axis instead of two neighbouring ones that accesses walk as one, and the position on each of these.
+    """Joins two neighbouring axes that accesses walk as one; returns the axis, and the position on each of the two.
 
-    Quotients and remainders take the passes long to cancel. So the first position is 0 if the accesses may leave their
-    dimension, ``flat`` has all of them, and their indices are linear.
+    Cancelling quotients and remainders takes the passes long. Therefore the first position is 0 if the accesses may
+    leave their dimension, ``flat`` has all of them, and their indices are linear.
     """
     joined = Axis.fresh(second, first.extent * second.extent)
     if flat and all(is_linear(at, (first, second)) for _, indices in flat for at in indices):
@@ -419,7 +419,7 @@ def is_only_in_indices(value, axes: Sequence[Axis]) -> bool:
 
 
 def is_linear(index: Expr, axes: Sequence[Axis]) -> bool:
-    """Whether an index is a sum of multiples of the axes and of what does not depend on them.
+    """Whether an index is a sum of multiples of the axes and of terms that do not depend on them.
 
     >>> i, j = (Axis(ir.Var(name, ir.PrimType("int32")), 8) for name in "ij")
     >>> is_linear(4 * i.var + j.var, [i, j]), is_linear(4 * i.var + j.var % 4, [i, j]), is_linear(j.var % 4, [i])

@@ -15,9 +15,12 @@ from tvmfun.lower.tir.walk import called, find
 
 #: The FFI's prefix of symbols.
 SYMBOL_PREFIX = "__tvm_ffi_"
-# Names of the FFI's C header. An argument is a structure whose last field is a number or a pointer.
+# Numbers from the FFI's C header. An argument is a structure with a kind and a value, a number or a pointer.
 _C_PACKED_FUNC = 1
-_VALUE, _KIND = 15, 13
+# The field that is the value.
+_VALUE = 15
+# The field that is its kind.
+_KIND = 13
 _CPU = 1
 
 _ARGUMENT_BYTES = 16

@@ -1,7 +1,7 @@
 """Flattening of buffers to one dimension, without a simplification of TVM that is wrong.
 
-``FlattenBuffer`` simplifies each index as an iterator map (``IterMapSimplify``). TVM 0.27 does that wrongly where a
-quotient or remainder has an offset, a variable that descends, or one that occurs twice:
+``FlattenBuffer`` simplifies each index as an iterator map (``IterMapSimplify``). TVM 0.27 does that wrongly if a
+quotient or remainder has an offset, a descending variable, or a variable that occurs twice:
 
 =============================  ==============================  =========================
 index, ``0 <= i < 64``         becomes                         which differs at
@@ -12,9 +12,9 @@ index, ``0 <= i < 64``         becomes                         which differs at
 ``i - i % 5``                  an error: a division by 0
 =============================  ==============================  =========================
 
-It leaves indices alone where the extent of a loop around them depends on the variable of another one. So the statement
-is put into two such loops of one iteration while buffers are flattened. The simplifier proper, which is right, joins
-the quotients and remainders of an index then.
+It leaves indices alone if the extent of a loop around them depends on the variable of another loop. Therefore the
+statement is put into two such loops of one iteration while buffers are flattened. Afterwards the simplifier proper,
+which is correct, joins the quotients and remainders of an index.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def flatten_buffers(module: tvm.IRModule, context: tvm.transform.PassContext) ->
     """The pass that makes every buffer one-dimensional, and simplifies functions with quotients in indices.
 
     Raises:
-        OverflowError: if the one index of an element would not fit the type of those that it is made of.
+        OverflowError: if the flat index of an element would not fit the type of the old indices.
     """
     for function in module.functions.values():
         _check_indices(function)

@@ -1,9 +1,9 @@
-"""Bindings that TVM's passes keep, instead of replacing variables by their formulas.
+"""Bindings that TVM's passes keep instead of replacing variables by their formulas.
 
-``StmtSimplify`` replaces a bound variable by its value wherever it is used, if evaluating that has no effect. Formulas
-of transcendental functions use intermediate results several times, also in other intermediate results, so their trees
-grow exponentially: of the time to compile ``exp``, the passes took half. A value that may read memory is not
-substituted, and the operator here, which returns its operand, pretends to do that.
+``StmtSimplify`` replaces a bound variable by its value at each use, if evaluating the value has no effect. Formulas of
+transcendental functions use intermediate results several times, also in other intermediate results, so their trees
+grow exponentially: the passes took half of the time to compile ``exp``. A value that may read memory is not
+substituted, and the operator here, which returns its operand, pretends to read memory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tvmfun.lower.tir.walk import called, find, rewrite
 _NAME = "tirx.tvmfun_held"
 # ``CallEffectKind::kReadState``: not pure, but without consequences for other expressions.
 _READS_STATE = 2
-# A later registration wins.
+# The latest registration wins.
 _LEVEL = 10
 
 tvm.get_global_func("ir.RegisterOp")(_NAME, "Returns its operand, and pretends to read memory.")
@@ -46,9 +46,9 @@ def through_memory(body: tirx.Stmt) -> tirx.Stmt:
 
 
 def without_vector_conditions(body: tirx.Stmt) -> tirx.Stmt:
-    """Returns the statement with vectors of conditions where their variables were; itself if none are bound.
+    """Replaces variables that are vectors of conditions by their values; the statement itself if there are none.
 
-    TVM's analyzer of sets fails on those that it finds to be constant, such as of a comparison of the lanes' numbers.
+    TVM's analyzer of sets fails on vectors that it finds to be constant, such as a comparison of the lanes' numbers.
     """
     values: dict[ir.Var, tirx.PrimExpr] = {}
     for binding in find(body, tirx.Bind):

@@ -28,7 +28,7 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 # The bits of infinity in float32 and float64.
 _INFINITIES = (0x7F800000, 0x7FF << 52)
-# The comparison that is false where this one is true, or an operand is NaN, or the other way round.
+# The comparison that is false where this one is true or an operand is NaN, and vice versa.
 _OPPOSITES = {tirx.GT: tirx.LE, tirx.LT: tirx.GE}
 # The floats in which numbers pass a fence, by their types.
 _FENCED = {
@@ -41,7 +41,7 @@ _FENCED = {
 }
 # Calls that TVM vectorizes although their operators do not say so.
 _VECTORS = ("tirx.reinterpret",)
-# LLVM and CUDA have it for vectors, but TVM would make a loop over the lanes of what is around it.
+# LLVM and CUDA have it for vectors, but TVM would turn the statement around it into a loop over lanes.
 tvm.ir.register_op_attr("tirx.nearbyint", "TVectorizable", True)
 
 
@@ -111,7 +111,7 @@ def _expand_extremum(choice: tirx.Select) -> Expr:
 
 
 def _constant(value: Expr) -> float | None:
-    """A float that is a constant, or is made of constants because TVM would simplify what depends on it."""
+    """A float that is a constant, or a formula of constants that hides it from TVM's simplifier."""
     if isinstance(value, tirx.FloatImm):
         return value.value
     if isinstance(value, tirx.Mul):
@@ -127,9 +127,9 @@ def _constant(value: Expr) -> float | None:
 
 
 def _without_masked_store(store: BufferStore) -> BufferStore:
-    """A choice between a number and the one that it overwrites, with a fence around the latter.
+    """A choice between a number and the one that it overwrites, with a fence around the old one.
 
-    Otherwise LLVM stores with a mask, which takes a Zen 3 some 35 cycles, and what is loaded next waits for it.
+    Otherwise LLVM stores with a mask, which takes about 35 cycles on a Zen 3, and the next loads wait for it.
     """
     choice, dtype = store.value, str(store.buffer.dtype)
     if not isinstance(choice, tirx.Select) or dtype not in _FENCED:
@@ -149,7 +149,7 @@ def _without_masked_store(store: BufferStore) -> BufferStore:
 
 
 def _order(comparison: Expr, x: Expr, y: Expr) -> type | None:
-    """How an expression compares x with y, also if TVM's simplifier has turned ``x > y`` into ``y < x``."""
+    """The comparison of x with y in an expression, even if TVM's simplifier has turned ``x > y`` into ``y < x``."""
     kinds = {tirx.GT: tirx.LT, tirx.LT: tirx.GT}
     kind = type(comparison)
     if kind not in kinds:
@@ -159,7 +159,7 @@ def _order(comparison: Expr, x: Expr, y: Expr) -> type | None:
 
 
 def _tested_for_nan(test: Expr) -> Expr | None:
-    """The number whose bits a test compares with those of infinity; None if it is another test."""
+    """The number whose bits a test compares with the bits of infinity; None if it is another test."""
     if not isinstance(test, tirx.GT | tirx.LT):
         return None
     masked, infinity = (test.a, test.b) if isinstance(test, tirx.GT) else (test.b, test.a)
@@ -171,7 +171,7 @@ def _tested_for_nan(test: Expr) -> Expr | None:
 
 
 def _hidden(x: Expr) -> Expr:
-    """The same number, but TVM's simplifier takes ``x == x`` for true."""
+    """Hides a number from TVM's simplifier, which takes ``x == x`` for true although NaN is not equal to itself."""
     bits = {"float32": "int32", "float64": "int64"}[str(x.ty)]
     return tirx.reinterpret(str(x.ty), formula.hidden(tirx.reinterpret(bits, x)))
 

@@ -14,7 +14,7 @@ from tvm import ir, tirx
 from tvmfun.lower.tir.build import Expr
 from tvmfun.lower.tir.walk import called
 
-#: The names of functions that are written in LLVM's language begin so, and have all that they depend on.
+#: The prefix of the names of functions that are written in LLVM's language; the names hold all their parameters.
 PREFIX = "tvmfun.micro."
 
 _TYPES = {"float32": "float", "float64": "double", "int32": "i32", "int64": "i64", "bool": "i1"}
@@ -38,7 +38,7 @@ _BINARY = {
     "LShift": ("", "shl"),
     "RShift": ("", "ashr"),
 }
-# Instructions for unsigned integers that are not those for signed ones.
+# Instructions for unsigned integers that differ from those for signed ones.
 _UNSIGNED = {"LT": "icmp ult", "LE": "icmp ule", "GT": "icmp ugt", "GE": "icmp uge", "RShift": "lshr"}
 _EXTREMA = {"Max": "ogt", "Min": "olt"}
 _INTRINSICS = ("floor", "sqrt", "trunc")

@@ -13,7 +13,7 @@ _EXTERN = "tirx.call_pure_extern"
 
 
 def function_of(call: ir.Call) -> str | None:
-    """The function that a call is of, by its name in C's math library in double precision."""
+    """The name of the function that a call calls, in C's math library in double precision."""
     name = called(call)
     if name == _EXTERN:
         function = str(call.args[0].value)

@@ -1,8 +1,8 @@
 """Protection of loops with truncating stores from LLVM's vectorizer.
 
 LLVM vectorizes loops of a constant trip count below 16 with masks. If one lane remains for the last step, the X86
-backend of LLVM 22 stores the value as it was before its truncation to bfloat16, int8 and the like: four bytes instead
-of two, which overwrites memory after the array. Loops also become that short when LLVM unrolls the loops around them.
+backend of LLVM 22 stores the value without its truncation to bfloat16, int8 and the like: four bytes instead of two,
+which overwrites memory after the array. Loops also become that short when LLVM unrolls the loops around them.
 Vectors that our schedules make are not affected.
 """
 

@@ -13,8 +13,8 @@ from tvmfun.lower.tir.walk import find
 def writes_once(stmt: Stmt, output: Buffer, repeats: frozenset[ir.Var] = frozenset()) -> bool:
     """Whether scheduled loops store each element of an output at most once, judged by their indices.
 
-    Overlapping tiles store some elements twice. Where the output is written over an input, they would compute the
-    second value from the first.
+    Overlapping tiles store some elements twice. If the output is written over an input, they would compute the second
+    value from the first.
 
     Args:
         stmt: the scheduled loops.

@@ -1,7 +1,7 @@
 """Vectors of consecutive integers that are numbers, not indices, as sums of a repeated integer and a step vector.
 
-TVM's code generator computes ``Ramp(base, stride, lanes)`` lane by lane. Of the sum of ``Broadcast(base, lanes)`` and
-``Ramp(0, stride, lanes)`` it makes one vector instruction, because the second one is a constant.
+TVM's code generator computes ``Ramp(base, stride, lanes)`` lane by lane. The sum of ``Broadcast(base, lanes)`` and
+``Ramp(0, stride, lanes)`` becomes one vector instruction, because the ramp is a constant.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def with_step_vectors(body: tirx.Stmt) -> tirx.Stmt:
     """Returns the statement with step vectors instead of ramps outside of indices.
 
     Args:
-        body: a statement that is not simplified any more: that would make ramps of the sums again.
+        body: a statement that is not simplified any more: simplification would turn the sums into ramps again.
     """
     if not any(map(_varies, find_outside_indices(body, tirx.Ramp))):
         return body
@@ -34,7 +34,7 @@ def with_step_vectors(body: tirx.Stmt) -> tirx.Stmt:
 
 
 def _varies(ramp: tirx.Ramp) -> bool:
-    """Whether the first number of a vector is not a constant, and its distances are."""
+    """Whether a vector starts at a number that is not a constant, with constant steps."""
     return not isinstance(ramp.base, tirx.IntImm) and isinstance(ramp.stride, tirx.IntImm)
 
 

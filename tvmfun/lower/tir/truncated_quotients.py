@@ -1,7 +1,7 @@
-"""Truncated division instead of floor division, where the form of the operands shows that they are not negative.
+"""Truncated division instead of floor division, if the form of the operands shows that they are not negative.
 
-The two are equal there, and processors truncate. ``LowerIntrin`` does the same where TVM proves it. With dynamic sizes
-that takes seconds for one convolution, and fails for the numbers of tiles and blocks, so that every quotient becomes a
+The two are equal then, and processors truncate. ``LowerIntrin`` truncates where TVM proves the same. With dynamic sizes
+the proof takes seconds for one convolution, and fails for the numbers of tiles and blocks, so every quotient becomes a
 choice between two.
 """
 
@@ -36,14 +36,14 @@ def truncate_quotients(kernel: Stmt, function: Stmt) -> Stmt:
 
 
 class _Signs:
-    """Signs of integer expressions, as far as their form tells them."""
+    """Signs of integer expressions, where their form shows them."""
 
     def __init__(self, function: Stmt) -> None:
         self._unknown: set[ir.Var] = set()
         self._known: dict[Any, bool] = {}
         nodes = find(function, For, tirx.Bind, tirx.Let)
         bound = [(node.loop_var, node.min) if isinstance(node, For) else (node.var, node.value) for node in nodes]
-        # Inner definitions come first, so those that depend on an outer one are found in another round.
+        # Inner definitions come first, so definitions that depend on an outer one need another round.
         while new := [var for var, value in bound if var not in self._unknown and not self.is_nonnegative(value)]:
             self._unknown.update(new)
             self._known.clear()
@@ -81,7 +81,7 @@ class _Signs:
         return kind is tirx.Cast and self.is_nonnegative(value.value)
 
     def _covers(self, large: Expr, small: Expr) -> bool:
-        """Whether ``small <= large``, both not negative: equal terms and factors, and quotients of what is covered."""
+        """Whether ``small <= large``, both not negative: equal terms and factors, or quotients of covered ones."""
         if (large, small) not in self._known:
             self._known[large, small] = self._is_covering(large, small)
         return self._known[large, small]

@@ -1,6 +1,6 @@
 """Calls of mathematical functions of numbers as calls of functions of vectors.
 
-TVM makes no vectors of such calls, so each becomes a statement of its own, which computes all lanes. The functions are
+TVM does not vectorize such calls, so each becomes a separate statement, which computes all lanes. The functions are
 written by :mod:`tvmfun.lower.tir.vector_math.definitions`.
 """
 
@@ -67,7 +67,7 @@ def _is_vectorized(loop: For) -> bool:
 
 
 def _expanded_loop(loop: For, width: int) -> Stmt:
-    """A vectorized loop over stores as one loop per store, with what each needs before it."""
+    """Splits a vectorized loop over stores into one loop per store, after the statements that each store needs."""
     stores = list(loop.body.seq) if isinstance(loop.body, tirx.SeqStmt) else [loop.body]
     if not _is_vectorized(loop) or not all(isinstance(store, BufferStore) for store in stores):
         return loop
@@ -75,7 +75,7 @@ def _expanded_loop(loop: For, width: int) -> Stmt:
 
 
 def _expanded(store: BufferStore, loop: For | None, width: int) -> Stmt:
-    """A store, for all lanes of the vectorized ``loop`` around it or for a single one, and what it needs before it."""
+    """A store after the statements that it needs, for all lanes of the vectorized ``loop`` around it or for one."""
     calls = find(store.value, ir.Call)
     guarded = guarded_calls(calls)
     if not any(_is_replaced(call) and call not in guarded for call in calls):
@@ -86,7 +86,7 @@ def _expanded(store: BufferStore, loop: For | None, width: int) -> Stmt:
     known: list[tuple[ir.Call, tirx.Buffer]] = []
 
     def visit(call: ir.Call) -> Expr:
-        # Other functions get a statement as well: what is an argument would be computed again for each call.
+        # Other functions get a statement as well: their arguments would be computed again for each call.
         if call in guarded or str(call.ty) not in INLINED or function_of(call) not in FUNCTIONS | OF_USUAL_ARGUMENTS:
             return call
         for earlier, result in known:
@@ -105,11 +105,11 @@ def _expanded(store: BufferStore, loop: For | None, width: int) -> Stmt:
 
 
 class _Block(NamedTuple):
-    """Where the statements of a call go.
+    """The statements before a store that calls functions.
 
     Args:
         dtype: the type of the call.
-        lanes, lane: their number, and the one of an iteration of the loop.
+        lanes, lane: the number of lanes, and the lane of an iteration of the loop.
         most: the most lanes of a function.
         loop: the vectorized loop around the store; None if there is a single lane.
         statements: the statements before the store.

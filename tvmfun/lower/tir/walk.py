@@ -16,7 +16,8 @@ from tvm import ir, tirx
 
 _WALK = tvm.get_global_func("ffi.StructuralWalk")
 _MAP = tvm.get_global_func("ffi.StructuralMap")
-_PREORDER, _POSTORDER = int(tvm_ffi.WalkOrder.PREORDER), int(tvm_ffi.WalkOrder.POSTORDER)
+_PREORDER = int(tvm_ffi.WalkOrder.PREORDER)
+_POSTORDER = int(tvm_ffi.WalkOrder.POSTORDER)
 _SKIP = tvm_ffi.WalkResult.SKIP
 
 
@@ -26,7 +27,7 @@ def _index(kind: type) -> int:
 
 
 def find(value: Any, *kinds: type) -> list[Any]:
-    """All nodes of these types in an expression or statement, children before the nodes that hold them."""
+    """Finds all nodes of these types in an expression or statement, children before their parents."""
     nodes: list[Any] = []
     _WALK(value, [(_index(kind), nodes.append) for kind in kinds], [], _POSTORDER)
     return nodes
@@ -50,12 +51,12 @@ def find_outside_indices(body: Any, kind: type) -> list[Any]:
 
 
 def called(value: Any) -> str | None:
-    """The name of the operator that an expression calls; None if it is not a call of one."""
+    """The name of the operator that an expression calls; None if it is not such a call."""
     return getattr(getattr(value, "op", None), "name", None)
 
 
 def rewrite(value: Any, *rules: tuple[type, Callable[[Any], Any]]) -> Any:
-    """The value with each node of a rule's type replaced by the rule's result for it, children first."""
+    """Replaces each node of a rule's type by the rule's result for it, children first."""
     return _MAP(value, [(_index(kind), rule) for kind, rule in rules], [], _POSTORDER)
 
 

@@ -143,7 +143,7 @@ def merge(path: str | os.PathLike, records: Iterable[Record], where: str, replac
 
     Args:
         path: the file.
-        records: the records to add. Of two with the same key, the one with the larger speedup stays.
+        records: the records to add. If two have the same key, the one with the larger speedup stays.
         where: the name of the caller, for errors.
         replaced: a record to remove, because the new one was compared with it.
 

@@ -201,10 +201,10 @@ def search(
 
 
 def _reads_back(text: str, function: tirx.PrimFunc) -> bool:
-    """Whether TVMScript says all of the kernel."""
+    """Whether TVMScript represents the kernel completely."""
     try:
         read = tvm.script.from_source(text)
-    except Exception:  # of the parser, which has many kinds
+    except Exception:  # the parser raises many kinds of errors
         return False
     return bool(tvm_ffi.structural_equal(read, function.with_attr("global_symbol", "main")))
 

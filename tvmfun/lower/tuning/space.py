@@ -22,7 +22,7 @@ from tvmfun.lower.tir import intrinsics
 #: The rule name of tuned kernels.
 NAME = "tuned"
 
-# Parallel tasks per core: many, one, or (-1) no parallel loop, which suits small kernels.
+# Parallel tasks per core: many, one, or (-1) no parallel loop, for small kernels.
 _TASKS_PER_CORE = (16, 1, -1)
 _LONGEST_VECTOR = 64
 _UNROLLED = (0, 16, 64, 512)
@@ -64,7 +64,7 @@ _without_blocks = tvm.transform.Sequential(
 
 
 def _module(function: tirx.PrimFunc) -> tvm.IRModule:
-    # A copy, because a schedule may change the function that it was made of.
+    # A copy, because a schedule may change its function.
     return tvm.IRModule({"main": s_tir.renew_defs(function).with_attr("global_symbol", "main")})
 
 
@@ -98,7 +98,7 @@ class Space:
                 # TVM 0.27's mutators and search strategies serialize modules as JSON, which crashes; see `vary`.
                 mutator_probs={},
             )
-            # The post-processors refer to it, so it has to outlive them.
+            # The post-processors refer to this object, so it has to outlive them.
             self._context = _Context(self._module, target, generator)
             self._families += [family.trace for family in self._context.generate_design_space()]
         self._finish: Sequence[ms.postproc.Postproc] = generator.postprocs

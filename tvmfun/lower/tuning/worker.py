@@ -33,12 +33,18 @@ Say = Callable[[dict[str, Any]], None]
 
 # The most seconds that a schedule may take to compile and run; then this process ends.
 PATIENCE = 30.0
-# Seconds of one measurement, and the number of measurements in a quick and in a thorough comparison.
-_MEASUREMENT, _QUICK, _THOROUGH = 0.001, 3, 21
-# The least speedup over our rule that is recorded.
+# Seconds of one measurement.
+_MEASUREMENT = 0.001
+# The number of measurements in a quick comparison.
+_QUICK = 3
+# The most measurements in a thorough comparison.
+_THOROUGH = 21
+# The least speedup over our schedule that is recorded.
 _GAIN = 1.05
-# The number of finalists that are compared thoroughly, and of the best schedules that are varied.
-_FINALISTS, _PARENTS = 3, 6
+# The number of the best schedules that are compared thoroughly.
+_FINALISTS = 3
+# The number of the best schedules that are varied.
+_PARENTS = 6
 # The search ends after this many draws without a new schedule.
 _BARREN = 64
 _ALIGNMENT = 64
@@ -256,7 +262,7 @@ def _next(known: list[str], tried: Sequence[Tried], options: space.Space, random
 
 
 def main() -> None:
-    """Does tasks until the input ends. Other output to the standard output goes to the standard error."""
+    """Does tasks until the input ends. Other output is redirected from standard output to standard error."""
     messages = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 

@@ -143,11 +143,11 @@ def check_windows(
 
 
 def training_key(where: str, key: Key | None, is_needed: bool, hint: str = "key=random.key(0), or train=False") -> Any:
-    """A key of random numbers, which is checked even where nothing is drawn; None if it is missing and not needed.
+    """A key of random numbers, which is checked even if nothing is drawn; None if it is missing and not needed.
 
     Raises:
         ArgumentError: if it is missing and needed.
-        ShapeError: if it is no key.
+        ShapeError: if it is not a key.
     """
     if key is None:
         if is_needed:

@@ -26,9 +26,11 @@ from tvmfun.ops.calls import barrier
 
 __all__ = ["blockwise_attention"]
 
-# Queries and keys of a block, for heads of up to 64 elements: the operands of a step fit a core's L1 and L2 caches, and
+# The queries of a block, for heads of up to 64 elements: the operands of a step fit a core's L1 and L2 caches, and
 # causality leaves out many blocks.
-_ROWS, _COLUMNS = 64, 128
+_ROWS = 64
+# The keys of a block.
+_COLUMNS = 128
 # Independent pieces of work that keep the cores of usual machines busy.
 _PIECES = 16
 

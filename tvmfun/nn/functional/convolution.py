@@ -72,7 +72,7 @@ def conv1d(
 ) -> Array:
     """A convolution of sequences of shape (batch, length, in) with kernels of shape (length, in / groups, out).
 
-    The arguments are those of :func:`conv2d` with one spatial axis.
+    The arguments are as for :func:`conv2d` with one spatial axis.
 
     >>> conv1d(tnp.ones((1, 5, 3)), tnp.ones((3, 3, 8)), stride=2).shape
     (1, 2, 8)
@@ -92,7 +92,7 @@ def conv3d(
 ) -> Array:
     """A convolution of volumes (batch, depth, height, width, in) with kernels (depth, height, width, in / groups, out).
 
-    The arguments are those of :func:`conv2d` with three spatial axes.
+    The arguments are as for :func:`conv2d` with three spatial axes.
 
     >>> conv3d(tnp.ones((1, 4, 5, 5, 3)), tnp.ones((3, 3, 3, 3, 8)), padding=1).shape
     (1, 4, 5, 5, 8)
@@ -184,7 +184,7 @@ def conv_transpose1d(
 ) -> Array:
     """A transposed convolution of sequences (batch, length, in) with kernels (length, in / groups, out).
 
-    The arguments are those of :func:`conv_transpose2d` with one spatial axis.
+    The arguments are as for :func:`conv_transpose2d` with one spatial axis.
 
     >>> conv_transpose1d(tnp.ones((1, 3, 2)), tnp.ones((2, 2, 4)), stride=2).shape
     (1, 6, 4)
@@ -205,7 +205,7 @@ def conv_transpose3d(
 ) -> Array:
     """A transposed convolution of volumes with kernels of shape (depth, height, width, in / groups, out).
 
-    The arguments are those of :func:`conv_transpose2d` with three spatial axes.
+    The arguments are as for :func:`conv_transpose2d` with three spatial axes.
 
     >>> conv_transpose3d(tnp.ones((1, 2, 3, 3, 2)), tnp.ones((2, 2, 2, 2, 4)), stride=2).shape
     (1, 4, 6, 6, 4)

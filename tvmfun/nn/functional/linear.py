@@ -106,7 +106,7 @@ def embedding(indices: ArrayLike, weight: ArrayLike | RowTable, *, padding_idx: 
         return rows
     padding, limits = row_index("embedding", padding_idx, weight.shape[0]), tnp.iinfo(indices.dtype)
     for index in (padding, padding - weight.shape[0]):
-        if limits.min <= index <= limits.max:  # others are no indices of this type
+        if limits.min <= index <= limits.max:  # others are not indices of this type
             rows = tnp.where((indices == index)[..., None], lax.stop_gradient(rows), rows)
     return rows
 

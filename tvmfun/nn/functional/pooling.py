@@ -162,7 +162,7 @@ def _geometry(sizes: tuple[int, ...], strides: tuple[int, ...], margins: Margins
 
 
 def adaptive_avg_pool(x: ArrayLike, output_size: int | Sequence[int | None] | None) -> Array:
-    """The means of windows that cover the array evenly, as many as the result has elements.
+    """The means of windows that cover the array evenly, one per element of the result.
 
     Window ``i`` of ``m`` along an axis of ``n`` elements goes from ``floor(i * n / m)`` to ``ceil((i + 1) * n / m)``.
 

@@ -121,7 +121,7 @@ def interpolate(
         wanted = per_axis(where, "size", size, rank)
         steps = tuple(n / m for n, m in zip(sizes, wanted, strict=True))
     for axis, (n, m, step) in enumerate(zip(sizes, wanted, steps, strict=True), 1):
-        if n == m and mode != "bicubic":  # as in PyTorch with channels last, whatever the factor
+        if n == m and mode != "bicubic":  # as in PyTorch with channels last, for any factor
             continue
         if mode == "nearest":
             positions = np.minimum((np.arange(m, dtype="float32") * np.float32(step)).astype("int32"), n - 1)

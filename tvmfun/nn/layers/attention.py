@@ -332,5 +332,5 @@ def _written(old: Any, new: Any, positions: Any) -> Array:
 
 
 def _with_heads(x: ArrayLike | None) -> ArrayLike | None:
-    """A mask or bias (length, other length) with axes for the batch and the heads; others as they are."""
+    """A mask or bias (length, other length) with axes for the batch and the heads; others are unchanged."""
     return None if x is None else tnp.asarray(x)[None, None] if tnp.asarray(x).ndim == 2 else x

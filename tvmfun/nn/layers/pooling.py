@@ -180,7 +180,7 @@ class MaxPool1d(_MaxPool):
 class MaxPool3d(_MaxPool):
     """The largest element of every window of volumes (batch, depth, height, width, channels).
 
-    The arguments are those of :class:`MaxPool2d`.
+    The arguments are as for :class:`MaxPool2d`.
 
     >>> import tvmfun.numpy as tnp
     >>> MaxPool3d(2)(tnp.arange(8.0).reshape(1, 2, 2, 2, 1)).ravel()
@@ -284,7 +284,7 @@ class LPPool3d(_LPPool):
 
 @layer
 class AdaptiveAvgPool2d(_AdaptiveAvgPool):
-    """The means of evenly spread windows of images, as many as the result has elements.
+    """The means of evenly spread windows of images, one per element of the result.
 
     Args:
         output_size: the size of the result, one for both axes or (height, width); ``None`` to keep an axis.
@@ -316,7 +316,7 @@ class AdaptiveAvgPool1d(_AdaptiveAvgPool):
 class AdaptiveAvgPool3d(_AdaptiveAvgPool):
     """The means of evenly spread windows of volumes (batch, depth, height, width, channels).
 
-    The arguments are those of :class:`AdaptiveAvgPool2d`.
+    The arguments are as for :class:`AdaptiveAvgPool2d`.
 
     >>> import tvmfun.numpy as tnp
     >>> AdaptiveAvgPool3d((1, 2, None))(tnp.ones((1, 4, 4, 4, 3))).shape
@@ -328,7 +328,7 @@ class AdaptiveAvgPool3d(_AdaptiveAvgPool):
 
 @layer
 class AdaptiveMaxPool2d(_AdaptiveMaxPool):
-    """The maxima of evenly spread windows of images, as many as the result has elements.
+    """The maxima of evenly spread windows of images, one per element of the result.
 
     Args:
         output_size: the size of the result, one for both axes or (height, width); ``None`` to keep an axis.
@@ -360,7 +360,7 @@ class AdaptiveMaxPool1d(_AdaptiveMaxPool):
 class AdaptiveMaxPool3d(_AdaptiveMaxPool):
     """The maxima of evenly spread windows of volumes (batch, depth, height, width, channels).
 
-    The arguments are those of :class:`AdaptiveMaxPool2d`.
+    The arguments are as for :class:`AdaptiveMaxPool2d`.
 
     >>> import tvmfun.numpy as tnp
     >>> AdaptiveMaxPool3d((1, 2, None))(tnp.ones((1, 4, 4, 4, 3))).shape

@@ -103,7 +103,7 @@ class _Recurrent:
 def _over_time(
     cell: Cell, rows: Array, start: tuple[Array, ...], is_inside: Array | None, reverse: bool
 ) -> tuple[tuple[Array, ...], Array]:
-    """The last state and the outputs of a cell over a sequence, time first; padding leaves the state as it is."""
+    """The last state and the outputs of a cell over a sequence, time first; padding does not change the state."""
 
     def step(state: tuple, row: tuple) -> tuple[tuple, Array]:
         projected, is_inside = row

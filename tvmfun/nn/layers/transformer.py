@@ -206,8 +206,8 @@ class Transformer:
             tgt_mask: the mask of the self-attention of the target.
             memory_mask: the mask of the attention of the target to the source.
             src_is_causal: whether a position of the source attends only to positions up to its own.
-            tgt_is_causal: the same for the self-attention of the target.
-            memory_is_causal: the same for the attention of the target to the source.
+            tgt_is_causal: whether a position of the target attends only to positions of the target up to its own.
+            memory_is_causal: whether a position of the target attends only to positions of the source up to its own.
             src_seq_lengths: integers of shape (batch,); positions of the source past these lengths are masked, for the
                 source and for the target.
             tgt_seq_lengths: integers of shape (batch,); positions of the target past these lengths are masked.

@@ -33,7 +33,7 @@ def integers(where: str, name: str, value: Any) -> Array:
 
 
 def are_classes(labels: Array, count: int) -> Array:
-    """Whether each label is one of so many classes, for which its dtype may be too narrow."""
+    """Whether each label is one of ``count`` classes; the dtype of labels may be too narrow for ``count``."""
     labels = labels.astype(tnp.result_type(labels.dtype, "int32"))
     return (labels >= 0) & (labels < count)
 
@@ -63,7 +63,7 @@ def errors(where: str, predictions: ArrayLike, targets: ArrayLike | None) -> Arr
 
 
 def reduced(where: str, losses: Array, reduction: Reduction, axis: Axes = None) -> Array:
-    """Losses reduced to their mean or sum, or as they are."""
+    """Losses reduced to their mean or sum, or not reduced."""
     if reduction == "none":
         return losses
     if reduction not in ("mean", "sum"):

@@ -68,12 +68,13 @@ def _unit(x: Any, epsilon: Any, axis: Any, where: Any) -> Array:
 def ntxent(embeddings: ArrayLike, labels: ArrayLike, temperature: Any = 0.07) -> Array:
     r"""The contrastive loss: the mean over pairs of one label of :math:`-\ln \frac{e^{s/T}}{e^{s/T} + \sum e^{s'/T}}`.
 
-    Here :math:`s` is the cosine similarity of the pair, and :math:`s'` are those with embeddings of other labels.
+    Here :math:`s` is the cosine similarity of the pair, and :math:`s'` are similarities with embeddings of other
+    labels.
 
     Args:
         embeddings: floats of shape (batch, n).
         labels: of shape (batch,); equal ones belong together.
-        temperature: what to divide similarities by.
+        temperature: the divisor of similarities.
 
     Raises:
         DtypeError: if the embeddings are not floats.

@@ -33,7 +33,7 @@ def project_on_simplex(x: Array) -> Array:
     last = tnp.count_nonzero(1 + numbers * ordered > sums, axis=-1, keepdims=True) - 1
     threshold = (tnp.take_along_axis(sums, last, axis=-1) - 1) / tnp.astype(last + 1, x.dtype)
     for _ in range(3):
-        # Newton's method for what the sums have rounded; the last step is the one that derivatives see.
+        # Newton's method removes the rounding errors of the sums; derivatives only see the last step.
         start = lax.stop_gradient(threshold)
         stays = x > start
         count = tnp.astype(tnp.count_nonzero(stays, axis=-1, keepdims=True), x.dtype)

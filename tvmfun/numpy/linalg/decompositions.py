@@ -81,8 +81,8 @@ def qr(a: NestedArrayLike, mode: str = "reduced") -> Any:
     Args:
         a: the matrices.
         mode: ``"reduced"`` for as many columns as the smaller side has, ``"complete"`` for a square matrix, ``"r"``
-            for the triangular one alone, ``"raw"`` for ``(h, tau)``: the Householder reflections of which the first is
-            made, and the triangular one, in transposed matrices; and the factors of the reflections.
+            for the triangular one alone, ``"raw"`` for ``(h, tau)``: the Householder reflections whose product is the
+            first matrix, and the triangular one, in transposed matrices; and the factors of the reflections.
     """
     if mode not in ("reduced", "complete", "r", "raw"):
         raise ArgumentError("qr", "the mode is 'reduced', 'complete', 'r' or 'raw'", got=repr(mode))
@@ -128,9 +128,9 @@ def svd(
         a: the matrices.
         full_matrices: whether :math:`U` and :math:`V` are square; otherwise they have as many columns as there are
             singular values. Square ones have no derivative, unless ``a`` is square.
-        compute_uv: whether to return all three, or just the singular values.
+        compute_uv: whether to return all three, or only the singular values.
         hermitian: whether the matrices are symmetric; has no effect.
-        subset_by_index: ``(begin, end)``: which singular values to return, of those in descending order.
+        subset_by_index: ``(begin, end)``: the range of singular values to return, in descending order.
     """
     a = matrix("svd", a)
     begin, end = (0, None) if subset_by_index is None else subset_by_index

@@ -77,8 +77,8 @@ def inv(a: NestedArrayLike) -> Array:
 def det(a: NestedArrayLike) -> Array:
     """Returns the determinants.
 
-    Derivatives are exact up to matrices of 4 x 4, also of singular ones; those of larger singular matrices, and of
-    singular ones whose size is dynamic, are NaN.
+    Derivatives are exact for matrices of up to 4 x 4, even singular ones. For larger singular matrices, and for
+    singular ones of dynamic size, they are NaN.
 
     >>> det([[1.0, 2.0], [3.0, 4.0]])
     Array(-2., dtype=float32)
@@ -263,7 +263,7 @@ def tensorsolve(a: NestedArrayLike, b: NestedArrayLike, axes: Sequence[int] | No
     """Returns the solution ``x`` of ``tensordot(a, x, x.ndim) = b``.
 
     Args:
-        a: the array; its first axes are those of ``b``.
+        a: the array, whose first axes are the axes of ``b``.
         b: the right side.
         axes: axes of ``a`` to move to the end first.
     """

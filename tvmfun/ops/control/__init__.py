@@ -1,7 +1,7 @@
 """Control flow: loops and branches around Programs, compiled as loops and branches.
 
-Their Programs are closed: what a body captures is passed to the op, before its other arguments. Every transform of a
-loop is another loop, around a transformed body, and every transform of a branch is another branch.
+Their Programs are closed: values that a body captures are passed to the op, before its other arguments. Every transform
+of a loop is another loop, around a transformed body, and every transform of a branch is another branch.
 """
 
 from tvmfun.ops.control.branches import closed_branches as closed_branches

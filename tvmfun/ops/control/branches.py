@@ -37,13 +37,13 @@ def _switch(host: Any, inputs: list, outputs: list, *, branches: tuple[Program, 
     *others, last = branches
     statement = sequence(host.run(last, operands, outputs))
     for i, branch in reversed(list(enumerate(others))):
-        chosen = index.load() <= i  # an index below 0 means the first branch, one too large the last
+        chosen = index.load() <= i  # an index below 0 means the first branch, an index that is too large the last one
         statement = tirx.IfThenElse(chosen, sequence(host.run(branch, operands, outputs)), statement)
     return statement
 
 
 def closed_branches(functions: Sequence[Callable], avals: Sequence[ShapeDtype], name: str) -> tuple[tuple, list]:
-    """Closed Programs with the same inputs, for branches that capture different values, and those values.
+    """Closed Programs with the same inputs, for branches that capture different values, and these values.
 
     A value that several branches capture is passed once, so that a result may reuse its memory.
     """
@@ -67,7 +67,7 @@ def pull_back(
 ) -> tuple[tuple, Callable]:
     """Reverse mode through a call of one of several Programs.
 
-    Forwards, the branch taken also returns the residuals of its derivative; the others return zeros for them.
+    In the forward pass, the selected branch also returns the residuals of its derivative; others return zeros for them.
 
     Args:
         call: ``(branches, *operands) -> results``.
@@ -97,7 +97,7 @@ def pull_back(
     )
     results = call(programs, *captured, *operands)
     saved = iter(results[visible:])
-    # The values that each branch kept; only those of the branch taken are not zeros.
+    # The residuals of each branch; only those of the selected branch are not zeros.
     kept = [[next(saved) for _ in part.kept] for part in parts]
 
     def pull(gs: Sequence[Any]) -> list:
@@ -173,7 +173,7 @@ def _switch_pushforward(operands, tangents, *, branches):
 
 
 def _switch_batch(batched, index, *operands, branches):
-    """One branch for all examples; or, where they differ, every branch and a choice per example."""
+    """Batching: one branch for all examples; if their indices differ, every branch and a choice per example."""
     size = current_axis().size
     flags = batched[1:]
 
@@ -199,7 +199,7 @@ def _switch_batch(batched, index, *operands, branches):
     for i, branch in enumerate(branches):
         here = index <= 0 if i == 0 else index >= i
         chosen = here if i in (0, last) else index == i
-        # A branch that an example does not take has no part in its derivative, which may be infinite there.
+        # A branch that an example does not take must not affect its derivative, which may be infinite there.
         taken = [select(chosen, x, pw.stop_gradient(x)) if flag and is_float(x) else x
                  for x, flag in zip(operands, flags, strict=True)]  # fmt: skip
         outs = run(branch)(*taken) if last else run(branch)(*operands)
@@ -208,7 +208,7 @@ def _switch_batch(batched, index, *operands, branches):
 
 
 def pruned_branches(branches: Sequence[Program], used: Sequence[bool]) -> tuple[list[bool], tuple[Program, ...]]:
-    """Flags of the inputs that used outputs of any branch depend on, and the branches with these alone."""
+    """Flags of the inputs that used outputs of any branch depend on, and the branches with only these inputs."""
     inputs = [any(flags) for flags in zip(*(needed_inputs(branch, used) for branch in branches), strict=True)]
     return inputs, tuple(restricted(branch, inputs, used) for branch in branches)
 

@@ -29,7 +29,7 @@ def closing(program: Program) -> tuple[Program, tuple]:
 
 
 def strong(avals: Sequence[ShapeDtype]) -> list[ShapeDtype]:
-    """The same types, none of them weak."""
+    """The types without weak dtypes."""
     return [ShapeDtype(aval.shape, aval.dtype) for aval in avals]
 
 
@@ -106,13 +106,13 @@ class SplitDerivative(NamedTuple):
 def split_derivative(
     program: Program, live: Sequence[bool], live_out: Sequence[bool], free: Sequence[bool]
 ) -> SplitDerivative:
-    """Splits the derivative of a closed Program into what runs forwards and what runs backwards.
+    """Splits the derivative of a closed Program into a forward and a backward Program.
 
     Args:
         program: the Program.
         live: the inputs to differentiate with respect to.
         live_out: the outputs that depend on them.
-        free: the inputs that are there in the backward pass, too, and need not be kept.
+        free: the inputs that are available in the backward pass anyway, and need not be kept.
     """
     visible, count = len(program.outputs), len(program.inputs)
     present: list[int] = []  # the inputs that get a cotangent
@@ -130,7 +130,7 @@ def split_derivative(
     is_free = [True] * len(captured) + list(free)
     is_seed = [False] * len(inputs) + [True] * len(seeds)
     early, backward, is_known = partition(both, [not flag for flag in is_seed], [*is_free, *(False for _ in seeds)])
-    # A cotangent that is known without those of the outputs is zero or does not exist.
+    # A cotangent that does not depend on cotangents of the outputs is zero or does not exist.
     arriving = [i for i, flag in zip(present, is_known[visible:], strict=True) if not flag]
     residuals = backward.inputs[: len(backward.inputs) - len(seeds)]
     available = {v for v, flag in zip(inputs, is_free, strict=True) if flag}

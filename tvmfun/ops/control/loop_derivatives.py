@@ -66,7 +66,7 @@ def _instantiate_zeros(tangents: Sequence[Any], like: Sequence[Any], live: Seque
 
 
 def loop_pullback(active, *operands, body, cond, length, reverse, **roles):
-    """Forwards, the loop keeps per step what its derivative needs; backwards, a loop in reverse order uses it."""
+    """Reverse mode: the forward loop keeps the residuals of each step; a loop in reverse order reads them."""
     if cond is not None and length is None:
         raise GradientError(
             "grad",
@@ -101,7 +101,7 @@ def loop_pullback(active, *operands, body, cond, length, reverse, **roles):
 
 
 def _with_more_consts(cond: Program, parts: SplitDerivative) -> Program:
-    """The condition of a forward loop: the same, without regard to what its body captures."""
+    """The condition of a forward loop: it ignores the captured values of the body."""
     n = len(parts.captured)
     if not n:
         return cond
@@ -120,8 +120,8 @@ class _ReverseLoop(NamedTuple):
         results: its results.
         outside: the values of the variables that are the same at every step.
         rows: the stacked values of the variables that are rows of operands.
-        saved: the stacked values of those that the forward pass kept.
-        steps: the number of steps that were made, if a condition decided it.
+        saved: the stacked values of the variables that the forward pass kept.
+        steps: the number of steps that ran, if a condition decided it.
         length: the number of steps, or their bound.
         reverse: whether the backward pass goes from the last row to the first.
     """
@@ -139,7 +139,7 @@ class _ReverseLoop(NamedTuple):
     reverse: bool
 
     def pull(self, gs: Sequence[Any]) -> list:
-        """The cotangents of the operands for those of the results."""
+        """The cotangents of the operands for cotangents of the results."""
         consts, carry = len(self.values.consts), len(self.values.carry)
         moving = self._moving(gs)
         if not any(moving):
@@ -183,7 +183,7 @@ class _ReverseLoop(NamedTuple):
         return [*(None for _ in self.values.count), *map(cotangents.get, range(len(self.body.inputs)))]
 
     def _moving(self, gs: Sequence[Any]) -> list[bool]:
-        """Flags of the seeded outputs that have a cotangent: a given one, or, of a carry, one from a later step."""
+        """Flags of the seeded outputs that have a cotangent: a given one, or for a carry one from a later step."""
         consts, carry = len(self.values.consts), len(self.values.carry)
 
         def grow(flags: list[bool]) -> list[bool]:
@@ -201,7 +201,7 @@ class _ReverseLoop(NamedTuple):
     def _restricted(self, moving: Sequence[bool]) -> tuple[Program, list[int]]:
         """The backward Program without the seeds that are zero, and the inputs whose cotangents it returns.
 
-        Where a result is not used, the derivative of what leads there does not matter, and may be infinite.
+        If a result is not used, the derivatives towards it do not matter, and may be infinite.
         """
         if all(moving):
             return self.parts.backward, self.parts.arriving
@@ -218,9 +218,9 @@ def _depending(program: Program, sources: Collection[Variable]) -> list[bool]:
 
 
 def _without_zeros(linear: Program, live: Sequence[bool]) -> Program:
-    """A Program that is linear in its last inputs, without those that are zero, and the outputs that then are.
+    """Removes zero inputs of a Program that is linear in its last ones; also returns the outputs that are then zero.
 
-    Its other inputs are those of ``linear`` that it still needs.
+    Its other inputs are the inputs of ``linear`` that it still needs.
     """
     count = len(linear.inputs) - len(live)
 
@@ -240,7 +240,7 @@ def _without_zeros(linear: Program, live: Sequence[bool]) -> Program:
 
 
 def _products(backward: Program, outputs: dict[int, int], fixed: Collection[Variable]) -> dict[int, Equation]:
-    """The matrix products that make some outputs of a Program, if their factors are no larger than the product.
+    """The matrix products that compute some outputs of a Program, if their factors are no larger than the product.
 
     Args:
         backward: a Program that a loop runs at every step.

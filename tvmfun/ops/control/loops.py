@@ -42,7 +42,7 @@ def _loop_shape(
 
 
 def _loop_runs(*, body: Program, cond: Program | None, length: Any, **params: Any) -> list:
-    """Body and condition, as often as there are steps; once if their number is unknown."""
+    """Body and condition, with the number of their runs: one if the number of steps is unknown."""
     steps = 1 if length is None else length
     return [[(program, steps) for program in (body, cond) if program is not None]]
 
@@ -76,7 +76,7 @@ def _loop(host: Any, inputs: list, outputs: list, *, body, cond, length, reverse
     if not has_steps:
         return sequence([*statements, *test, host.while_loop(going.load(), sequence([*step(0), *again]), body)])
     steps = outputs[-1]
-    if host.is_on_device:  # where the host cannot compute with them, kernels count the steps
+    if host.is_on_device:  # if the host cannot compute with them, kernels count the steps
         bools, numbers = (lambda *values: [values[0] & (values[1] < length)]), (lambda value: [value + 1])
         limited = host.run(trace_leaves(bools, [going.aval, _INT], "limit"), [going, steps], [going])
         counted = host.run(trace_leaves(numbers, [_INT], "count"), [steps], [steps])
@@ -93,7 +93,7 @@ def _loop(host: Any, inputs: list, outputs: list, *, body, cond, length, reverse
 def _alternating(
     host: Any, body: Program, length: int, reverse: bool, states: tuple[list, list], step: Callable
 ) -> tirx.Stmt:
-    """A loop whose state is in two buffers in turn: what a step reads of the old one need not come before the new one.
+    """A loop whose state alternates between two buffers: a step may write the new state before it reads the old one.
 
     Args:
         host: writes the statements.
@@ -118,7 +118,7 @@ def _alternating(
 
 
 def _counted_on_device(host: Any, count: Any, step: Any, body: Program, reverse: bool) -> tirx.Stmt:
-    """A loop of as many steps as a number in the device's memory, where kernels count, because the host cannot."""
+    """A loop whose number of steps is in the device's memory: kernels count the steps, because the host cannot."""
     index, going = host.new(_INT), host.new(_BOOL)
     begin = trace_leaves(lambda n: [n > 0], [_INT], "begin")
     advance = trace_leaves(lambda i, n: [i + 1, i + 1 < n], [_INT, _INT], "advance")
@@ -132,7 +132,7 @@ def _counted_on_device(host: Any, count: Any, step: Any, body: Program, reverse:
 
 
 def _loop_batch(batched, *operands, body, cond, length, reverse, **roles):
-    """A loop over batched carries; examples whose own loop has ended stay as they are until the last one ends."""
+    """Batching: a loop over batched carries; examples whose own loop has ended no longer change."""
     count, consts, start, xs = LoopOperands.split(operands, **roles)
     flags = LoopOperands.split(batched, **roles)
     size, carry = current_axis().size, len(start)
@@ -202,7 +202,7 @@ def _loop_batch(batched, *operands, body, cond, length, reverse, **roles):
 
 
 def _repeated(values, wanted, batched, size) -> list:
-    """Values with the batch axis, repeated where it is wanted and they do not have it."""
+    """Values with the batch axis, repeated along it if it is wanted and missing."""
     return [repeat(x, size) if flag and not has else x for x, flag, has in zip(values, wanted, batched, strict=True)]
 
 
@@ -231,7 +231,7 @@ def _loop_simplify(*operands, body, **params):
 
 
 def _loop_prune(used, *, body, cond, length, reverse, counted, consts, carry):
-    """A carry stays if it is used, or the condition or another one that stays depends on it."""
+    """Keeps a carry if it is used, or if the condition or another kept carry depends on it."""
     ys = list(used[carry : len(body.outputs)])
     tested = needed_inputs(cond, [True]) if cond is not None else [False] * (consts + carry)
 

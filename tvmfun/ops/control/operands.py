@@ -19,8 +19,8 @@ class LoopOperands(NamedTuple):
     Args:
         count: the number of steps, if it is an operand; otherwise empty.
         consts: loop-invariant values.
-        carry: what the first step gets, and every step returns for the next.
-        xs: arrays of which each step gets one row.
+        carry: the values that the first step gets, and that every step returns for the next.
+        xs: arrays; each step gets one row.
     """
 
     count: Any
@@ -129,7 +129,7 @@ def _row(x: Any) -> ShapeDtype:
 
 
 def fixpoint(flags: Sequence[bool], grow: Callable[[list[bool]], Sequence[bool]]) -> list[bool]:
-    """The smallest set of carries that contains ``flags`` and whatever ``grow`` derives from it."""
+    """The smallest set of carries that contains ``flags`` and all carries that ``grow`` derives from it."""
     current = list(flags)
     while True:
         following = [a or b for a, b in zip(current, grow(current), strict=True)]

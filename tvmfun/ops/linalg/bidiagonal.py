@@ -1,4 +1,4 @@
-"""The bidiagonal form of a matrix, and the iteration that makes it diagonal."""
+"""The bidiagonal form of a matrix, and the iteration that diagonalizes it."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from tvmfun.ops.linalg.strips import (
     registers,
 )
 
-# About two are needed for a singular value; these end a hopeless iteration.
+# The most steps per singular value, which needs about two: ends an iteration that does not converge.
 _STEPS = 75
 # The rows whose products with a vector are computed together.
 _TOGETHER = 4
 
 
 def bidiagonalize(work: Strips, loops: Loops) -> tuple[tirx.Buffer, tirx.Buffer, Reflections, Reflections]:
-    """Returns the diagonal, the one above it, and the reflections of rows and of columns that leave nothing else.
+    """Returns the diagonal, the superdiagonal, and the reflections of rows and of columns that leave only these.
 
-    Those of step ``k`` change the matrix to ``a - v y^T - x u^T``, with ``y = tau a^T v`` for the vector ``v`` of the
-    rows, and ``x = tau (a - v y^T) u`` for that of the columns. The matrix is changed when it is read for the next
-    ``y``, because most of the time goes into reading it.
+    The reflections of step ``k`` change the matrix to ``a - v y^T - x u^T``, with ``y = tau a^T v`` for the vector
+    ``v`` of the rows, and ``x = tau (a - v y^T) u`` for the vector of the columns. The change is made when the matrix
+    is read for the next ``y``, because most of the time goes into reading it.
     """
     n, dtype, width = work.rows, work.dtype, work.width
     count = max(n - 1, 0) if isinstance(n, int) else n - 1
@@ -103,9 +103,9 @@ class Iteration:
     """The implicit QR iteration of Golub and Reinsch (1970) on a bidiagonal matrix, as in LINPACK's ``dsvdc``.
 
     Args:
-        d, e: the diagonal, which becomes the singular values, of any sign, and the one above it.
+        d, e: the diagonal, which becomes the singular values, of any sign, and the superdiagonal.
         n: the number of singular values.
-        dtype: that of the matrix.
+        dtype: the dtype of the matrix.
         turned: the matrices of left and of right vectors, as rows that take part in the rotations.
     """
 
@@ -116,7 +116,7 @@ class Iteration:
         self._tolerance, limits = tolerance(dtype), np.finfo(dtype)
         self._tiny = number(float(limits.tiny / limits.eps), self.dtype)
         self.left, self.right = turned or (None, None)
-        # The element that is chased; a rotation's cosine, sine and result; those of the shift.
+        # The chased element; cosine, sine and result of a rotation; and of the shift.
         self.x = Values(self.dtype, "f", "g", "t", "c", "s", "up", "scale", "p", "q", "r", "k", "b", "shift")
         # The block from `k` to before `p`; the last negligible element of its diagonal.
         self.at = Values("int32", "p", "k", "zero", "steps", "j", "found")
@@ -181,7 +181,7 @@ class Iteration:
         """Sets the cosine and the sine that turn ``(f, g)`` to ``(t, 0)``."""
         x, dtype = self.x, self.dtype
         low, up = 2.0**-400, 2.0**900
-        # Squares of tiny numbers would lose digits: those are multiplied by a power of 2 first.
+        # Squares of tiny numbers would lose digits, so tiny numbers are multiplied by a power of 2 first.
         x.up = tirx.Select(f * f + g * g < number(low * low, dtype), number(up, dtype), number(1, dtype))
         x.t = tirx.sqrt((f * x.up) * (f * x.up) + (g * x.up) * (g * x.up))
         with T.If(x.t > self.zero):
@@ -196,10 +196,10 @@ class Iteration:
 
         Args:
             rotations: the vectors that take part.
-            ends: the first and the last row that is rotated with the fixed one.
-            step: what leads from one row to the next: 1 or -1.
+            ends: the first and the last row that are rotated with the fixed one.
+            step: the distance from one row to the next: 1 or -1.
             fixed: the fixed row.
-            move: what each rotation does to the element and the next one off the diagonal.
+            move: the effect of each rotation on the element and the next one off the diagonal.
         """
         x, at, (first, last) = self.x, self.at, ends
         if rotations is not None:
@@ -227,7 +227,7 @@ class Iteration:
         self._chase(self.right, (at.p - 2, at.k), -1, at.p - 1, move)
 
     def _split(self) -> None:
-        """Removes the element beside one of the diagonal that is 0."""
+        """Removes the element beside a diagonal element that is 0."""
         x, at, e = self.x, self.at, self.e
         x.f = e[at.zero]
         T.buffer_store(e, self.zero, [at.zero])

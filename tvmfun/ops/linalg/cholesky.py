@@ -80,7 +80,7 @@ def _eliminate(u: Strips, strip: Any, step: Any, j: Any, size: Any) -> None:
 
 
 def _update(u: Strips, step: Any, loops: Loops) -> None:
-    """Finds the rows of the factor beside a block on the diagonal, and subtracts their products from all below."""
+    """Computes the rows of the factor beside a diagonal block, and subtracts their products from all rows below."""
     width, begin = u.width, step * u.width
     negative = local((u.count, width, width), u.dtype)
     others = u.count - step - 1

@@ -37,7 +37,7 @@ def _eigh_shape(a: ShapeDtype, *, vectors: bool) -> ShapeDtype | tuple[ShapeDtyp
 
 
 def _eigh(a: ShapeDtype, *, vectors: bool) -> tirx.PrimFunc:
-    """Reflections make the matrix tridiagonal, and rotations make that diagonal."""
+    """Reflections make the matrix tridiagonal, and rotations make the result diagonal."""
     lead, n, dtype = a.shape[:-2], a.shape[-1], dtypes.NAMES[a.dtype]
 
     def write(sources, results):
@@ -90,7 +90,7 @@ def _eigh_vjp(g: Any, out: Any, a: Array, *, vectors: bool) -> Array:
 
 
 def _pruned(used: Sequence[bool], *, vectors: bool) -> tuple[Sequence[int], Sequence[int], dict[str, Any]]:
-    """Only the eigenvalues, where nobody reads the eigenvectors."""
+    """Dead code elimination: only the eigenvalues, if the eigenvectors are not used."""
     needs = vectors and used[1]
     return (0,), ((0, 1) if needs else (0,)), {"vectors": needs}
 

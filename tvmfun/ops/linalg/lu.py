@@ -32,7 +32,7 @@ def _lu_shape(a: ShapeDtype) -> tuple[ShapeDtype, ...]:
 
 
 def _lu(a: ShapeDtype) -> tirx.PrimFunc:
-    """Strip after strip of columns is eliminated, and its products are subtracted from those on its right."""
+    """Eliminates strip after strip of columns, and subtracts its products from the strips on its right."""
     lead, (m, n), dtype = a.shape[:-2], a.shape[-2:], dtypes.NAMES[a.dtype]
     inner = min(m, n)
 
@@ -88,7 +88,7 @@ def _exchange(buffer: tirx.Buffer, first: tuple, second: tuple) -> None:
 
 
 def _exchange_rows(work: Strips, strip: Any, first: Any, second: Any) -> None:
-    """Exchanges two rows of a strip, unless they are one."""
+    """Exchanges two rows of a strip, unless they are the same."""
     kept = local((work.count, work.width), work.dtype)  # for each strip, because strips run in parallel
     with branch(tirx.NE(first, second)):
         with lanes(work.width) as k:
@@ -115,7 +115,7 @@ def _eliminate(work: Strips, step: Any, k: Any) -> None:
 
 
 def _update(work: Strips, step: Any, size: Any, pivot: Callable[[Any], Any], loops: Loops) -> None:
-    """Applies the elimination of a strip to those on its right."""
+    """Applies the elimination of a strip to the strips on its right."""
     width, begin = work.width, step * work.width
     negative = local((work.count, width, width), work.dtype)
     with loops.each(work.count - step - 1) as other:
@@ -137,7 +137,7 @@ def divide_right(x: Array, u: Array) -> Array:
 
 def _lu_vjp(g: tuple[Array, ...], out: tuple[Array, ...], a: Array) -> Array:
     # With p @ a = l @ u: l^-1 @ dl is strictly lower and du @ u^-1 upper triangular, and their sum is
-    # l^-1 @ p @ da @ u^-1. What follows transposes that; the part of a matrix that is not square is linear.
+    # l^-1 @ p @ da @ u^-1. The code transposes that; the non-square part of a matrix is linear.
     (lu, _, permutation), g = out, g[0]  # type: ignore[reportAssignmentType]
     m, n = a.shape[-2:]
     k = min(m, n)

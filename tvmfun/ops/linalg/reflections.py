@@ -32,14 +32,14 @@ from tvmfun.ops.linalg.strips import (
 class Reflections:
     """Reflections ``1 - tau v v^T``, the vectors in the columns of a matrix.
 
-    The product of those of a strip is ``1 - v t v^T`` with an upper triangular ``t`` (Schreiber and Van Loan,
+    The product of a strip's reflections is ``1 - v t v^T`` with an upper triangular ``t`` (Schreiber and Van Loan,
     "A storage-efficient WY representation for products of Householder transformations", 1989).
 
     Args:
         rows: the length of the vectors.
         count: the number of reflections.
         width: the number in a strip.
-        dtype: that of the vectors.
+        dtype: the dtype of the vectors.
     """
 
     def __init__(self, rows: int, count: int, width: int, dtype: str) -> None:
@@ -82,7 +82,7 @@ class Reflections:
             is_below = tirx.And(i > first, i < self.rows)
             T.buffer_store(vector, tirx.if_then_else(is_below, element(tirx.min(i, self.rows - 1)), zero), [i])
         clear(total)
-        # Also NaN where there is one.
+        # NaN if there is one.
         each(lambda i, j: T.buffer_store(total, pw.maximum.compute(total[j], tirx.abs(vector[i])), [j]))
         fold(total, pw.maximum.compute)
         T.buffer_store(scale, total[0], [0])
@@ -105,7 +105,7 @@ class Reflections:
             T.buffer_store(self.vectors, vector[i], [step, i, k])
 
     def join(self, step: Any) -> None:
-        """Finds the factor ``t`` of the product of a strip's reflections, of which the diagonal is there."""
+        """Computes the factor ``t`` of the product of a strip's reflections, whose diagonal is already known."""
         begin, zero, gram, factors = step * self.width, number(0, self.dtype), self._gram, self.factors
         total = local((1,), self.dtype)
         clear(gram)
@@ -126,8 +126,7 @@ class Reflections:
     def apply(self, target: Strips, loops: Loops, *, of_columns: bool = False) -> None:
         """Multiplies a matrix by the product of all reflections.
 
-        With ``of_columns`` the matrix is the identity or the first columns of it, which most reflections leave as
-        they are.
+        With ``of_columns`` the matrix is the identity or its first columns, which most reflections do not change.
         """
         products = Products(self, target)
         with loops.each(target.count) as strip:

@@ -9,7 +9,7 @@ from tvm.script.ir_builder import tirx as T
 
 from tvmfun.ops.linalg.strips import Loops, Strips, branch, lanes, local, number, put, registers
 
-# The sweeps that are recorded: more would not fit in the cache beside a strip, fewer would wake threads more often.
+# The most recorded sweeps: more would not fit in the cache beside a strip, fewer would wake threads more often.
 _SWEEPS = 16
 
 
@@ -33,7 +33,7 @@ class Rotations:
         T.buffer_store(self._count, number(0, "int32"), [0])
 
     def make_room(self) -> None:
-        """Runs what was recorded if there is no room for one more sweep."""
+        """Runs the recorded sweeps if there is no room for another."""
         with branch(self._count[0] >= number(_SWEEPS, "int32")):
             self.run()
 
@@ -43,7 +43,7 @@ class Rotations:
         Args:
             start: the row that is rotated first.
             following: the row that it is rotated with.
-            step: what leads from there to the next row: 1 or -1.
+            step: the distance to the next row: 1 or -1.
             fixed: whether the sweep is over a fixed row.
         """
         at = self._count[0]
@@ -63,7 +63,7 @@ class Rotations:
         T.buffer_store(self._sizes, size + 1, [sweep])
 
     def run(self) -> None:
-        """Runs the sweeps that were recorded."""
+        """Runs the recorded sweeps."""
         rows = self.rows
         with self._loops.each(rows.count) as strip, T.serial(0, self._count[0]) as sweep:
             size, step, kind = self._sizes[sweep], self._steps[sweep], self._kinds[sweep]

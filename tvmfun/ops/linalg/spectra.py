@@ -21,13 +21,13 @@ from tvmfun.ops.linalg.strips import Loops, Strips, local, number
 def iterated(dtype: str) -> str:
     """The dtype of the diagonals of an iteration, whose rounding errors add up over all of its sweeps.
 
-    Double precision costs little, because only the vectors of a matrix have as many elements as itself.
+    Double precision costs little, because only the vectors have as many elements as the matrix.
     """
     return "float64" if dtype == "float32" else dtype
 
 
 def tolerance(dtype: str) -> Any:
-    """The share of neighbours up to which elements off the diagonal of an iteration are negligible."""
+    """The largest negligible element off the diagonal, relative to its neighbours."""
     eps = float(np.finfo(dtype).eps)
     return number(eps / 4 if iterated(dtype) != dtype else eps, iterated(dtype))
 

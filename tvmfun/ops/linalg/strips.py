@@ -1,7 +1,7 @@
 """Loop programs on matrices in strips of columns: parts of the programs of all decompositions.
 
-A strip is some columns of a matrix, contiguous in memory, so that its rows are vectors, tiles of it stay in the cache,
-and no size of a matrix makes rows compete for the same cache lines.
+A strip is some columns of a matrix, contiguous in memory: its rows are vectors, its tiles stay in the cache, and for no
+size of a matrix rows compete for the same cache lines.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tvmfun.ops.tir import PRODUCT
 WIDTH = 32
 #: The rows of a tile of a product.
 ROWS = 8
-#: The rows that are left of a matrix from which on one pass over them is worth several threads.
+#: The fewest remaining rows of a matrix for which a pass over them is worth several threads.
 MANY = 384
-# Terms that are summed before others: rounding errors of long sums grow with the root of their number.
+# The terms of a partial sum: rounding errors of long sums grow with the root of the number of terms.
 _SUMMED = 32
-# The elements from which on a matrix is worth several threads.
+# The fewest elements of a matrix that is worth several threads.
 _SHARED = 128 * 128
 
 
@@ -121,8 +121,8 @@ class Strips:
 
     Args:
         rows, columns: the shape of the matrix.
-        dtype: that of its elements.
-        whole_blocks: whether rows are added until there are whole blocks, as high as a strip is wide.
+        dtype: the dtype of its elements.
+        whole_blocks: whether rows are added until there are whole square blocks.
     """
 
     def __init__(self, rows: int, columns: int, dtype: str, *, whole_blocks: bool = False) -> None:
@@ -145,7 +145,7 @@ class Strips:
         T.buffer_store(self.buffer, value, list(at))
 
     def load(self, loops: Loops, element: Callable[[Any, Any], Any]) -> None:
-        """Stores ``element(row, column)`` everywhere, and zeros in rows and columns that the matrix does not have."""
+        """Stores ``element(row, column)`` everywhere, and zeros in padding rows and columns."""
         zero, full = number(0, self.dtype), self.columns // self.width
         with loops.each(self.count) as strip:
             with T.If(strip < full):
@@ -164,7 +164,7 @@ class Strips:
             store(i, strip * self.width + k, self[strip, i, k])
 
     def each_column(self, strip: Any) -> Any:
-        """A loop over the columns of a strip that the matrix has."""
+        """A loop over the columns of a strip, without padding."""
         return T.serial(0, tirx.min(self.width, self.columns - strip * self.width))
 
 
@@ -179,7 +179,7 @@ def add_product(
 ) -> None:
     """Adds ``left(i, k) * right(k, j)`` to the element ``sums(i, j)`` of a buffer, for at least one term ``k``.
 
-    Schedules for CPUs make a micro-kernel of it, with sums in registers.
+    Schedules for CPUs turn it into a micro-kernel, with sums in registers.
     """
     with T.serial(0, rows, annotations={PRODUCT: 1}) as i, T.serial(0, terms) as k, T.serial(0, columns) as j:
         buffer, at = sums(i, j)
@@ -209,7 +209,7 @@ def add_products(
 
 
 def sum_rows(total: tirx.Buffer, begin: Any, end: Any, add: Callable[[Any, tirx.Buffer], None]) -> None:
-    """Stores the sum of what ``add(row, sum)`` adds to a vector, a block of rows at a time."""
+    """Sums over rows, a block at a time: ``add(row, sum)`` adds the terms of a row to a vector."""
     width, part = int(total.shape[0]), registers(int(total.shape[0]), str(total.dtype))
     clear(total)
     with T.serial(0, -(-(end - begin) // _SUMMED)) as block:

@@ -48,7 +48,7 @@ def _svd_shape(a: ShapeDtype, *, full: bool, vectors: bool) -> ShapeDtype | tupl
 
 
 def _svd(a: ShapeDtype, *, full: bool, vectors: bool) -> tirx.PrimFunc:
-    """Reflections make the matrix triangular if it is not square, and bidiagonal, and rotations make that diagonal."""
+    """Reflections make a non-square matrix triangular and any matrix bidiagonal, and rotations make it diagonal."""
     lead, (rows, columns), dtype = a.shape[:-2], a.shape[-2:], dtypes.NAMES[a.dtype]
     m, n = max(rows, columns), min(rows, columns)
     inner = m if full else n
@@ -125,7 +125,7 @@ def _svd(a: ShapeDtype, *, full: bool, vectors: bool) -> tirx.PrimFunc:
 
 
 def _sorted_or_unit(rows: Strips, order: tirx.Buffer, i: Any, j: Any) -> Any:
-    """The rows in their order as columns, and beside and below them those of the identity."""
+    """The rows in their order as columns, completed to the right and below by those of the identity."""
     n = rows.rows
     row, column = tirx.min(i, n - 1), tirx.min(j, n - 1)
     value = rows[row // rows.width, order[column], row % rows.width]
@@ -165,7 +165,7 @@ def _svd_vjp(g: Any, out: Any, a: Array, *, full: bool, vectors: bool) -> Array:
 
 
 def _pruned(used: Sequence[bool], *, full: bool, vectors: bool) -> tuple[Sequence[int], Sequence[int], dict]:
-    """Only the singular values, where nobody reads the vectors."""
+    """Dead code elimination: only the singular values, if the vectors are not used."""
     needs = vectors and (used[0] or used[2])
     outputs = (0, 1, 2) if needs else (1,) if vectors else (0,)
     return (0,), outputs, {"full": full and needs, "vectors": needs}

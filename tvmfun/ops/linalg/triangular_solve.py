@@ -17,7 +17,7 @@ from tvmfun.ops.linalg.matrices import check_matrix, check_square, matmul, tril,
 from tvmfun.ops.linalg.strips import WIDTH, Loops, Strips, add_products, add_up, lanes, local, number
 from tvmfun.ops.tir import block, prim_func
 
-# With fewer columns each is found for itself, because vectors are along the rows of the matrix.
+# With fewer columns than this each one is solved separately, with vectors along the rows of the matrix.
 _FEW = 4
 
 
@@ -32,7 +32,7 @@ def _solve_shape(a: ShapeDtype, b: ShapeDtype, *, lower: bool, transpose_a: bool
 def _solve(a: ShapeDtype, b: ShapeDtype, *, lower: bool, transpose_a: bool, unit_diagonal: bool) -> tirx.PrimFunc:
     """Substitution, for a strip of columns at a time."""
     lead, (n, m), dtype = b.shape[:-2], b.shape[-2:], dtypes.NAMES[b.dtype]
-    # Unknowns are numbered in the order in which they are found.
+    # Unknowns are numbered in the order in which they are computed.
     position = (lambda i: i) if lower != transpose_a else (lambda i: n - 1 - i)
 
     def write(sources, x):
@@ -94,15 +94,15 @@ def _solve(a: ShapeDtype, b: ShapeDtype, *, lower: bool, transpose_a: bool, unit
 def substitute(
     triangle: Strips, found: Strips, strip: Any, step: Any, negative: tirx.Buffer, *, unit_diagonal: bool
 ) -> None:
-    """Finds some rows of a strip of unknowns, and subtracts their products from the rows below.
+    """Computes some rows of a strip of unknowns, and subtracts their products from the rows below.
 
     Args:
         triangle: the lower triangle.
         found: the right sides, which become the unknowns.
         strip: the strip.
-        step: the strip of the triangle, whose columns belong to the rows that are found.
+        step: the strip of the triangle, whose columns belong to the computed rows.
         negative: memory for these rows of each strip.
-        unit_diagonal: whether the triangle's diagonal is taken for ones.
+        unit_diagonal: whether the triangle's diagonal is assumed to be ones.
     """
     height = triangle.width
     begin = step * height

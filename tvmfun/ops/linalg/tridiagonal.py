@@ -1,4 +1,4 @@
-"""The tridiagonal form of a symmetric matrix, and the iterations that make it diagonal."""
+"""The tridiagonal form of a symmetric matrix, and the iterations that diagonalize it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tvmfun.ops.linalg.strips import (
     put,
 )
 
-# About two are needed for an eigenvalue; these end a hopeless iteration.
+# The most steps per eigenvalue, which needs about two: ends an iteration that does not converge.
 _STEPS = 50
 
 
@@ -33,7 +33,7 @@ def tridiagonalize(work: Strips, loops: Loops) -> tuple[tirx.Buffer, tirx.Buffer
     """Returns the diagonal, the off-diagonal, and the reflections that make ``work`` tridiagonal.
 
     A reflection from both sides is ``a - v w^T - w v^T``, with ``w = p - (tau / 2) (p^T v) v`` and ``p = tau a v``. The
-    matrix is changed when it is read for the next ``p``, because most of the time goes into reading it.
+    change is made when the matrix is read for the next ``p``, because most of the time goes into reading it.
     """
     n, dtype, width = work.rows, work.dtype, work.width
     count = max(n - 2, 0) if isinstance(n, int) else n - 2
@@ -112,7 +112,7 @@ def diagonalize(d: tirx.Buffer, e: tirx.Buffer, n: int, limit: Any, rotations: R
                     x.r = hypotenuse(x.f, x.g)
                     T.buffer_store(e, x.r, [at.i + 1])
                     with T.If(tirx.EQ(x.r, zero)):
-                        with T.Then():  # the block falls apart here: begin again
+                        with T.Then():  # the block is split here: begin again
                             T.buffer_store(d, d[at.i + 1] - x.p, [at.i + 1])
                             T.buffer_store(e, zero, [at.m])
                             at.i = -2
@@ -137,7 +137,7 @@ def find_eigenvalues(d: tirx.Buffer, e: tirx.Buffer, n: int, limit: Any) -> None
     """The iteration of :func:`diagonalize` for eigenvalues alone, without a square root.
 
     Pal, Walker and Kahan; see Parlett, "The Symmetric Eigenvalue Problem" (1980), section 8.15. ``e`` becomes its
-    square. Both quotients of a step are computed at the same time, because it waits for nothing but them.
+    square. Both quotients of a step are computed at the same time, because they take most of its time.
     """
     dtype = str(d.dtype)
     x = Values(dtype, "c", "s", "gamma", "sigma", "p", "r", "old", "before", "rise", "root")
@@ -177,7 +177,7 @@ def find_eigenvalues(d: tirx.Buffer, e: tirx.Buffer, n: int, limit: Any) -> None
 
 
 def find_singular_values(d: tirx.Buffer, e: tirx.Buffer, n: int) -> None:
-    """Makes singular values of the diagonal of a bidiagonal matrix ``b`` in double precision.
+    """Replaces the diagonal of a bidiagonal matrix ``b`` in double precision by its singular values.
 
     They are the roots of the eigenvalues of ``b^T b``, and off by at most the root of the epsilon of double precision,
     which is a tenth of that of single precision.

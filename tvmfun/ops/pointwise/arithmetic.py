@@ -35,7 +35,7 @@ __all__ = [
 
 
 def _neutral(value: float) -> SimplifyRule:
-    """The rule of a commutative op for which ``value`` does nothing, on either side."""
+    """The simplification rule of a commutative op with the neutral element ``value``."""
     return lambda x, y: x if is_number(y, value) else y if is_number(x, value) else None
 
 
@@ -120,7 +120,7 @@ def _abs(x: Any) -> Any:
     return hidden(tirx.Cast(dtype, size))
 
 
-# The derivative at 0 is that from the right: with 0 there, the square of an absolute value would have no curvature.
+# The derivative at 0 is the one from the right: with 0, the square of an absolute value would have no curvature.
 abs = pointwise("abs", _abs, (lambda g, o, x: where(x >= 0, g, -g),), spelling=relax.op.abs)
 
 
@@ -157,7 +157,7 @@ minimum = pointwise(
 relu = pointwise(
     "relu",
     lambda x: tirx.Select(x <= zero(x), zero(x), x),
-    # Through the result, so that the argument need not be kept; 0 at 0, as in every framework.
+    # Computed from the result, so that the argument need not be kept; 0 at 0, as in every framework.
     (lambda g, o, x: where(o > 0, g, constant(0, g)),),
     spelling=relax.op.nn.relu,
     relax_name="nn.relu",

@@ -31,7 +31,7 @@ bitwise_or = _bitwise("bitwise_or", lambda x, y: x | y, tirx.Or, relax.op.bitwis
 bitwise_xor = _bitwise(
     "bitwise_xor", lambda x, y: x ^ y, lambda x, y: tirx.NE(x.astype("int8"), y.astype("int8")), relax.op.bitwise_xor
 )
-# Not of a comparison would be simplified to the opposite comparison, which is wrong for NaN.
+# The negation of a comparison would be simplified to the opposite comparison, which is wrong for NaN.
 bitwise_not = _bitwise(
     "bitwise_not", lambda x: ~x, lambda x: tirx.EQ(x.astype("int8"), tirx.const(0, "int8")), relax.op.bitwise_not
 )
@@ -55,7 +55,8 @@ def _defined_shift(shift: Callable, sign_extends: bool) -> Callable[..., Any]:
 
 
 def _shift_left(x: Any, n: Any) -> Any:
-    # TVM takes it for a product that does not overflow. Random bits rotate unsigned numbers, which are no indices.
+    # TVM takes a shift for a product that does not overflow. Random bits rotate unsigned numbers, which are not
+    # indices.
     return (hidden(x) if is_signed(x) else x) << n
 
 

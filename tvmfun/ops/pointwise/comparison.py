@@ -22,7 +22,7 @@ __all__ = ["equal", "greater", "greater_equal", "isfinite", "isnan", "less", "le
 
 
 def _comparison(name: str, formula: Callable, spelling: Callable, exact: Callable, of_index: bool | None = None) -> Op:
-    """Registers a comparison; one of bools compares 0 and 1, as LLVM has no vectors of bools to compare.
+    """Registers a comparison; bools are compared as 0 and 1, because LLVM cannot compare vectors of bools.
 
     ``of_index`` is the result for an index and 0, if it is always the same.
     """

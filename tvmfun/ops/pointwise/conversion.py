@@ -41,7 +41,7 @@ def _to_integer(x: Any, dtype: str) -> Any:
         return whole(0 if math.isnan(known) else int(min(max(known, info.min), info.max)))
     if dtype_name(x) in ("float16", "bfloat16"):
         x = tirx.Cast("float32", x)
-    if info.bits <= 16:  # whose limits are floats, so that all is done in vectors of these
+    if info.bits <= 16:  # whose limits are floats, so that all steps use vectors of floats
         least, most = (tirx.const(float(limit), dtype_name(x)) for limit in (info.min, info.max))
         within = tirx.Select(is_nan(x), zero(x), tirx.Select(x < most, tirx.Select(x > least, x, least), most))
         return within.astype("int32").astype(dtype)
@@ -51,17 +51,17 @@ def _to_integer(x: Any, dtype: str) -> Any:
 
 
 def _constant(x: Any) -> float | None:
-    """The value of a float that is constant; TVM has those of bfloat16 as conversions."""
+    """The value of a constant float; TVM represents bfloat16 constants as conversions."""
     if isinstance(x, tirx.Cast) and isinstance(x.value, tirx.FloatImm) and dtype_name(x) == "bfloat16":
         return float(dtypes.canonical("bfloat16").type(x.value.value))
     return x.value if isinstance(x, tirx.FloatImm) else None
 
 
 def _rounded_to_odd(x: Any) -> Any:
-    """A float64 as a float32: what is not exact becomes the one of its two neighbours whose last bit is 1.
+    """A float64 as a float32, rounded to odd: if inexact, to the neighbour whose last bit is 1.
 
-    It is on the same side of every number of half precision as before, and of the middle between two, so that it is
-    rounded to float16 as the float64 is. Processors without an instruction for that call a function per element.
+    The result is on the same side of every half precision number, and of the middle between two, as the float64, so it
+    is rounded to float16 like the float64. Processors without an instruction for that call a function per element.
     Boldo and Melquiond, *Emulation of FMA and correctly rounded sums*, 2008.
     """
     whole = lambda value: tirx.const(value, "int64")
@@ -86,7 +86,7 @@ def _astype(x: Any, *, dtype: str) -> Any:
 
 
 def _astype_exact(x: np.generic, *, dtype: str) -> np.generic | None:
-    # To its own dtype it stays an equation, which is how a number gets a dtype that is not weak.
+    # A conversion to the same dtype stays an equation: it gives a number a dtype that is not weak.
     return None if x.dtype == dtype else cast(x, dtype=dtype)
 
 

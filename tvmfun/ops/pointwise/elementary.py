@@ -1,7 +1,7 @@
 """Exponentials, logarithms, powers, and the trigonometric and hyperbolic functions.
 
 They are within a few units in the last place of the exact value over the whole range. Infinities, NaN and signed zeros
-come out as in C.
+give the same results as in C.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _logaddexp(x: Any, y: Any) -> Any:
 
 def _share(x: Array, y: Array) -> Array:
     """``exp(x) / (exp(x) + exp(y))``; 1/2 for equal infinities."""
-    # Not 0 wherever both are equal: the derivative of a constant is 0, and that of the difference is not.
+    # Not 0 if both are equal: the derivative of a constant is 0, but the derivative of the difference is not.
     alike = (x == y) & (abs(x) == math.inf)
     return sigmoid(where(alike, constant(0, x), x - y))
 
@@ -118,7 +118,7 @@ def _power_vjp_exponent(g: Array, out: Array, x: Array, y: Array) -> Array:
 power = float_function("power", tirx.power, _power_vjp_base, _power_vjp_exponent, spelling=relax.op.power)
 
 
-# The formula has as many terms: TVM compares and prints shared factors as often as they are used.
+# The formula has this many terms: TVM compares and prints shared factors as often as they are used.
 _LARGEST_EXPONENT = 1024
 
 
@@ -155,7 +155,7 @@ integer_power = pointwise(
 
 
 def _hypot_vjp(g: Array, out: Array, x: Array) -> Array:
-    # 0 at the tip of the cone, where there is no derivative.
+    # 0 at the tip of the cone, where no derivative exists.
     at_tip = out == 0
     return where(at_tip, constant(0, g), g * (x / where(at_tip, constant(1, out), out)))
 

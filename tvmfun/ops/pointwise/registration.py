@@ -1,4 +1,4 @@
-"""Registration of pointwise ops, with the rules that all of them share."""
+"""Registration of pointwise ops, with the rules that they share."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def pointwise(
         spelling: the function of ``relax.op`` that makes the call, or a full spelling.
         relax_name: the name of the Relax operator after ``relax.``, where it is not ``name``.
         inexpensive: whether fusion may compute an element twice, or the dtypes for which it may.
-        simplify: the simplification rule that only this op has; its result may lack repetitions.
+        simplify: the simplification rule of this op alone; its result may lack repetitions.
         exact: the op for numbers, computed while tracing; None where the compiled op may differ in a bit.
         precision: as for :class:`tvmfun.core.op.Op`.
         flops: as for :class:`tvmfun.core.op.Op`.
@@ -98,8 +98,8 @@ def float_function(
 ) -> Op:
     """Registers a pointwise op on floats, whose formula is computed in float32 for half precision.
 
-    Args are those of :func:`pointwise`, with one derivative rule after the other. Fusion computes an element only once
-    unless the function is ``inexpensive``.
+    The arguments are as for :func:`pointwise`, with the derivative rules as positional ones. Fusion computes an element
+    only once unless the function is ``inexpensive``.
     """
     return pointwise(
         name,

@@ -56,7 +56,7 @@ def _is_opposite(rest: Any, y: Any) -> Any:
 
 
 def _safe_divisor(y: Any) -> Any:
-    """A divisor that cannot trap: 1 instead of 0, and instead of -1, by which INT_MIN overflows."""
+    """A divisor that cannot trap: 1 instead of 0, and instead of -1, since INT_MIN / -1 overflows."""
     # The division is speculated, so its divisor has to be safe. Without `opaque` TVM would drop this test below the
     # caller's test for 0.
     turned = y ^ opaque(1, dtype_name(y))
@@ -75,7 +75,7 @@ def _remainder(x: Any, y: Any) -> Any:
     return tirx.Select(tirx.EQ(y, zero(y)), zero(y), tirx.floormod(x, _safe_divisor(y)))
 
 
-# Quotients of floats need an exact remainder, which is expensive; those of integers are part of every index.
+# Quotients of floats need an exact remainder, which is expensive; quotients of integers are part of every index.
 floor_divide = pointwise(
     "floor_divide", _floor_divide, (None, None), spelling=relax.op.floor_divide, inexpensive=INTEGERS
 )

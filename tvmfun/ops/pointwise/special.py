@@ -37,7 +37,7 @@ _ERF_INV_TAIL = (
     -0.0076224613, 0.00943887047, 1.00167406, 2.83297682,
 )  # fmt: skip
 
-# The same in sqrt(w) - 4 for all numbers of double precision, interpolated at Chebyshev's points, within 8e-7.
+# The polynomial in sqrt(w) - 4 for all numbers of double precision, interpolated at Chebyshev's points, within 8e-7.
 _ERF_INV_TAIL_DOUBLE = (
     6.995027159326243e-07, -2.0298250092551526e-06, -7.651663091908081e-06, 3.723280800904198e-05,
     -4.656019458655869e-05, 2.6138366349608452e-05, -9.21677741089875e-05, 0.0003419811435157505,

@@ -87,14 +87,14 @@ def set(tree: PyTree, filtering: Callable[[tuple, Any], bool] | None = None, /, 
 
     Args:
         tree: a tree, such as the state of an optimizer.
-        filtering: which values to replace, as for :func:`get_all_with_path`.
+        filtering: selects the values to replace, as for :func:`get_all_with_path`.
         **kwargs: the new value of each name.
 
     Returns:
         A tree with them.
 
     Raises:
-        ArgumentError: if there is no value of one of the names.
+        ArgumentError: if there is no value of a name.
 
     >>> import tvmfun.numpy as tnp
     >>> from tvmfun.optim import adam

@@ -49,7 +49,7 @@ class DeviceMemory(Memory):
         return self._tensor
 
     def of(self, aval: Any) -> DeviceMemory:
-        """The same elements as an array of another type."""
+        """Views the elements as an array of another type."""
         return DeviceMemory(self.block, aval)
 
     def synchronize(self) -> None:
@@ -86,7 +86,7 @@ def copy_out(memory: Memory, address: int, target: int, nbytes: int) -> None:
     """Copies to an address of the CPU, and waits for the copy.
 
     Args:
-        memory: what keeps the elements.
+        memory: the memory of the elements.
         address: their inverted address.
         target: the address on the CPU.
         nbytes: their size.

@@ -1,4 +1,4 @@
-"""GPUs: contexts, a stream per thread, order between streams, and memory that streams return and get again."""
+"""GPUs: contexts, a stream per thread, order between streams, and memory that streams free and reuse."""
 
 from __future__ import annotations
 
@@ -13,13 +13,21 @@ from weakref import WeakSet
 from tvmfun.errors import OutOfMemoryError, TargetError
 from tvmfun.runtime.cuda.driver import OUT_OF_MEMORY, Driver, DriverError, device_count, driver
 
-# Numbers of the driver's interface.
-_WARP_SIZE, _THREADS, _SHARED, _REGISTERS = 10, 1, 8, 12
-_MAJOR, _MINOR, _MOST_SHARED = 75, 76, 97
+# The driver's numbers of a device's attributes (``CUdevice_attribute``).
+_THREADS = 1
+_SHARED = 8
+_WARP_SIZE = 10
+_REGISTERS = 12
+_MAJOR = 75
+_MINOR = 76
+_MOST_SHARED = 97
+# The flag of events that do not record a time.
 _WITHOUT_TIME = 2
 
-# Sizes of blocks are rounded up to these, the second for large ones, so that more of them can be used again.
-_STEP, _LARGE_STEP = 512, 2 << 20
+# Sizes of blocks are rounded up to a multiple of this, so that more blocks can be used again.
+_STEP = 512
+# Sizes of large blocks are rounded up to a multiple of this.
+_LARGE_STEP = 2 << 20
 
 
 class Stream:
@@ -35,13 +43,13 @@ class Stream:
         self.handle = device.driver.handle("cuStreamCreate", 0)
         #: The number of pieces of work so far.
         self.count = 0
-        #: For other streams the count up to which this one waits for them.
+        #: For each other stream the count of its work up to which this one waits.
         self.seen: dict[Stream, int] = {}
-        #: Free blocks by size, whose last use is ordered before whatever this stream does next.
+        #: Free blocks by size, whose last use is ordered before this stream's next work.
         self.free: dict[int, list[int]] = defaultdict(list)
-        #: Free blocks that other streams may still read: size, address and these streams with their counts.
+        #: Free blocks that other streams may still read: their size, their address, and the streams with their counts.
         self.read_elsewhere: list[tuple[int, int, dict[Stream, int]]] = []
-        #: Its last work, for errors that come later.
+        #: A description of its last work, for errors that are reported later.
         self.latest = "a GPU"
         self._arena: Block | None = None
 
@@ -85,11 +93,11 @@ class Block:
     Args:
         stream: the stream that writes it first.
         nbytes: the size.
-        what: what it is for, for an error.
+        what: the purpose, for an error.
         where: the function that needs it, for an error.
 
     Raises:
-        OutOfMemoryError: if the device has not as much.
+        OutOfMemoryError: if the device has too little free memory.
     """
 
     __slots__ = ("__weakref__", "_writer", "address", "nbytes", "readers", "size", "written")
@@ -116,7 +124,7 @@ class Block:
             self.readers[stream] = stream.count + 1
 
     def write_on(self, stream: Stream) -> None:
-        """Orders the next work of a stream after the latest write and all reads; the block is the stream's then."""
+        """Orders the next work of a stream after the latest write and all reads; the stream then owns the block."""
         if stream is not self._writer:
             stream.wait(self._writer, self._writer.count)
         for reader, count in self.readers.items():
@@ -164,7 +172,7 @@ class Device:
     def target(self) -> dict[str, Any]:
         """The properties that a target for this device needs.
 
-        ``sm_90a`` and the like, with instructions that later architectures lack, are chosen where there are such.
+        Variants such as ``sm_90a``, with instructions that later architectures lack, are chosen where they exist.
         """
         major, minor = self.attribute(_MAJOR), self.attribute(_MINOR)
         suffix = "a" if major in (9, 10) else ""
@@ -190,7 +198,7 @@ class Device:
         return self.attribute(_MOST_SHARED)
 
     def activate(self) -> None:
-        """Makes the device the one that the driver's functions mean in this thread."""
+        """Makes the device the current one of the driver in this thread."""
         self.driver.cuCtxSetCurrent(self.context)
 
     def stream(self) -> Stream:
@@ -212,7 +220,7 @@ class Device:
             return stream
 
     def give_back_stream(self, stream: Stream) -> None:
-        """Lets another thread use a stream, after what is in it."""
+        """Lets another thread use a stream, after the work in it."""
         self._idle.append(stream)
 
     def synchronize(self) -> None:
@@ -226,7 +234,7 @@ class Device:
         """The address of memory that a stream has freed, or of new memory.
 
         Raises:
-            OutOfMemoryError: if there is none even after everything free is returned to the driver.
+            OutOfMemoryError: if there is none even after all free memory is returned to the driver.
         """
         if stream.read_elsewhere:
             _collect(stream)
@@ -277,7 +285,7 @@ class Device:
 
 
 def _collect(stream: Stream) -> None:
-    """Orders what a stream does next after all that other streams read of its free blocks."""
+    """Orders the next work of a stream after all reads of its free blocks by other streams."""
     while stream.read_elsewhere:
         size, address, readers = stream.read_elsewhere.pop()
         for reader, count in readers.items():

@@ -16,11 +16,15 @@ from tvmfun.errors import DeviceError, OutOfMemoryError, TargetError, TvmfunErro
 _OLDEST = 12000
 
 OUT_OF_MEMORY = 2
-#: Images that the driver refuses.
+#: The errors of images that the driver refuses.
 NO_CODE = {200, 209, 218, 300, 302}
 
-_POINTER, _INT, _UINT, _SIZE = ctypes.c_void_p, ctypes.c_int, ctypes.c_uint, ctypes.c_size_t
-_ADDRESS, _OUT = ctypes.c_uint64, ctypes.c_void_p
+_POINTER = ctypes.c_void_p
+_INT = ctypes.c_int
+_UINT = ctypes.c_uint
+_SIZE = ctypes.c_size_t
+_ADDRESS = ctypes.c_uint64
+_OUT = ctypes.c_void_p
 
 # The types of the parameters of each function that is called here.
 _FUNCTIONS: dict[str, tuple[Any, ...]] = {
@@ -63,14 +67,16 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "cuGraphExecDestroy": (_POINTER,),
 }
 
-# Conditional nodes, within which there may be others, and those with more than one body.
-_CONDITIONS, _SWITCHES = 12040, 12080
+# The first version of CUDA with conditional nodes, which may be nested.
+_CONDITIONS = 12040
+# The first version with conditional nodes of several bodies.
+_SWITCHES = 12080
 _OF_CONDITIONS: dict[str, tuple[Any, ...]] = {
     "cuGraphConditionalHandleCreate": (_OUT, _POINTER, _POINTER, _UINT, _UINT),
     "cuGraphAddNode_v2": (_OUT, _POINTER, _POINTER, _POINTER, _SIZE, _POINTER),
 }
 
-# These return at once, and releasing the GIL, which another thread may then hold for milliseconds, costs more.
+# Functions that return at once: releasing the GIL, which another thread may then hold for milliseconds, costs more.
 _QUICK = {
     "cuCtxSetCurrent", "cuEventRecord", "cuStreamWaitEvent", "cuLaunchKernelEx", "cuGraphLaunch",
     "cuGraphExecKernelNodeSetParams_v2", "cuGraphExecMemcpyNodeSetParams", "cuTensorMapEncodeTiled",
@@ -198,7 +204,7 @@ def driver() -> Driver:
 
 
 def use(path: str | None) -> None:
-    """Uses another library with the driver's functions, for tests; None for that of this machine."""
+    """Uses another library with the driver's functions, for tests; None for this machine's library."""
     with _LOCK:
         _LOADED[:] = [] if path is None else [_load(path)]
 

@@ -1,11 +1,11 @@
 """Runs compiled modules: each stretch of launches is one graph per set of addresses, with its loops and branches.
 
-Other addresses than before make another graph, up to a limit; after that, and where few launches use the addresses that
-differ and these come for the first time, the arguments of an existing graph are changed. So a training step whose state
-is donated has one graph, and one whose state alternates between two sets of buffers has two.
+New addresses make another graph, up to a limit. Beyond the limit, or if few launches use the addresses that differ and
+the addresses are new, the arguments of an existing graph are changed. A training step whose state is donated has one
+graph; a step whose state alternates between two sets of buffers has two.
 
-Loops and branches that depend on data are conditional nodes. Where the driver lacks these, there is a graph per body,
-and the host reads what decides.
+Loops and branches that depend on data are conditional nodes. If the driver lacks these, there is a graph per body, and
+the host reads the conditions.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from tvmfun.runtime.cuda_module import Branch, Copy, CudaModule, Launch, Repeat,
 
 # The graphs of a stretch that are kept, by addresses.
 _GRAPHS_KEPT = 8
-# More launches than that are made one by one: making a graph takes a microsecond or two per launch.
+# Stretches of more nodes are launched one by one: making a graph takes a microsecond or two per launch.
 _MOST_NODES = 50_000
-# Of an existing graph, up to this share of the launches is changed instead of making another graph.
+# If at most this share of the launches differs, an existing graph is changed instead of making another.
 _FEW_CHANGES = 0.25
 
 # Numbers of the driver's interface.
@@ -51,7 +51,7 @@ class Launcher:
         module: the module.
         device: the device.
         name: the name of the Program, for errors.
-        code: the handles of machine code that was loaded before; it gets what is loaded now.
+        code: the handles of loaded machine code, to which newly loaded code is added.
 
     Raises:
         TargetError: if the driver cannot load the machine code.
@@ -84,7 +84,7 @@ class Launcher:
         return arena, self._constants.address
 
     def nodes(self, stream: Stream) -> list[Node]:
-        """The nodes that a call runs one after the other, where no number in the GPU's memory decides that."""
+        """The nodes that a call runs one after the other, unless a number in the GPU's memory decides."""
         return [node for part in self._instance(stream).parts for node in part.nodes]
 
     def run(self, stream: Stream, table: list[int]) -> None:
@@ -132,7 +132,7 @@ def _functions(module: CudaModule, device: Device, code: dict[bytes, int]) -> di
     driver, functions = device.driver, {}
     for cubin in module.cubins:
         if module.condition in cubin.kernels:
-            continue  # it is for some drivers only
+            continue  # only some drivers need it
         if cubin.image not in code:
             code[cubin.image] = driver.handle("cuModuleLoadData", cubin.image)
         for name in cubin.kernels:
@@ -159,7 +159,7 @@ def _condition(module: CudaModule, device: Device) -> int:
     except DriverError as error:
         if error.code not in NO_CODE:
             raise
-        return 0  # a driver that cannot link the function which sets a condition
+        return 0  # the driver cannot link the function that sets a condition
 
 
 def _bodies(step: Repeat | While | Branch) -> Sequence[Sequence[Step]]:
@@ -236,20 +236,20 @@ class _Instance:
                 self._run(bodies[min(max(self._number(step, table), 0), len(bodies) - 1)], table)
 
     def _number(self, step: While | Branch, table: list[int]) -> int:
-        """The number that decides what runs next."""
+        """The number that decides which steps run next."""
         address, nbytes = condition_of(step)
         return read_number(table[address.slot] + address.offset, nbytes, self._stream)
 
 
 class _Stretch:
-    """Nodes that the host launches together: graphs, by addresses."""
+    """Nodes that the host launches together, as a graph per set of addresses."""
 
     def __init__(self, stream: Stream, nodes: list[Node]) -> None:
         self._stream = stream
         self.nodes = nodes
         self._size = sum(node.size for node in nodes)
         self._graphs: OrderedDict[tuple[int, ...], _Graph] = OrderedDict()
-        # Addresses that come again get a graph of their own.
+        # Addresses that recur get a graph of their own.
         self._missed: deque[tuple[int, ...]] = deque(maxlen=2 * _GRAPHS_KEPT)
 
     def extend(self, other: _Stretch) -> None:
@@ -265,7 +265,7 @@ class _Stretch:
             self._stream.device.driver.cuGraphLaunch(self._graph(table).exec, self._stream.handle)
 
     def _graph(self, table: list[int]) -> _Graph:
-        """A graph with these addresses, from now on the latest."""
+        """A graph with these addresses, which becomes the latest."""
         key = tuple(table)
         graph = self._graphs.get(key)
         if graph is not None:

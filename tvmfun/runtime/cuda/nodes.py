@@ -25,9 +25,15 @@ from tvmfun.runtime.cuda_module import (
 )
 from tvmfun.runtime.plan import Address
 
-# Numbers of the driver's interface.
-_CLUSTER, _DEVICE_MEMORY = 4, 2
-_CONDITIONAL, _IF, _WHILE, _SWITCH = 13, 0, 1, 2
+# The driver's number of a launch's attribute, the dimensions of a cluster.
+_CLUSTER = 4
+# The driver's number of a type of memory.
+_DEVICE_MEMORY = 2
+# The driver's number of a type of node, and of its kinds.
+_CONDITIONAL = 13
+_IF = 0
+_WHILE = 1
+_SWITCH = 2
 
 
 class KernelNode(ctypes.Structure):
@@ -162,7 +168,7 @@ def read_number(address: int, nbytes: int, stream: Stream) -> int:
 
 
 def condition_of(step: While | Branch) -> tuple[Address, int]:
-    """The address and the size of the number that decides what runs."""
+    """The address and the size of the number that is the condition."""
     if isinstance(step, While):
         return step.condition, 1
     return step.index, 1 if step.dtype == "bool" else 4
@@ -264,11 +270,11 @@ class CopyNode:
 
 
 class ControlNode:
-    """A loop or a branch as conditional nodes, in front of which a kernel sets what they run.
+    """A loop or a branch as conditional nodes, after a kernel that sets their conditions.
 
     Args:
         step: the loop or the branch.
-        bodies: the nodes of the loop, or those of each case.
+        bodies: the nodes of the loop, or of each case.
         function: the kernel that sets conditions.
     """
 

@@ -10,9 +10,14 @@ from tvmfun.runtime.cuda_module import MAP_DTYPES, TensorMap
 if TYPE_CHECKING:
     from tvmfun.runtime.cuda.driver import Driver
 
-# Numbers of the driver's interface: no interleaving, swizzled lines of 128 bytes, 128 bytes that are fetched to the L2
-# cache, and zeros outside.
-_NO_INTERLEAVING, _SWIZZLED, _PROMOTED, _ZEROS = 0, 3, 2, 0
+# The driver's numbers of a tensor map's options. Elements are not interleaved.
+_NO_INTERLEAVING = 0
+# Lines of 128 bytes are swizzled.
+_SWIZZLED = 3
+# Reads fetch 128 bytes to L2.
+_PROMOTED = 2
+# Elements outside of the array are zeros.
+_ZEROS = 0
 
 
 class EncodedMap:

@@ -9,8 +9,10 @@ from tvmfun import lax
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 
-#: How much of the decrease that the slope promises is sufficient, and how flat the slope must become.
-DECREASE, CURVATURE = 1e-4, 0.9
+#: Armijo's constant: the decrease must be at least this share of the one that the slope promises.
+DECREASE = 1e-4
+#: Wolfe's constant: the slope must become at most this share of the first one.
+CURVATURE = 0.9
 
 
 class Point(NamedTuple):

@@ -156,8 +156,9 @@ def log_ndtr(x: ArrayLike, series_order: int = 3) -> Array:
     return in_full_precision("log_ndtr", _LOG_NDTR, x)
 
 
-# The rule of Gauss and Legendre on the interval from 0 to 1.
-_NODES, _WEIGHTS = ((np.polynomial.legendre.leggauss(20)[0] + 1) / 2, np.polynomial.legendre.leggauss(20)[1] / 2)
+# Gauss-Legendre quadrature on the interval from 0 to 1.
+_NODES = (np.polynomial.legendre.leggauss(20)[0] + 1) / 2
+_WEIGHTS = np.polynomial.legendre.leggauss(20)[1] / 2
 
 
 def _owens_t(h: Array, a: Array) -> Array:

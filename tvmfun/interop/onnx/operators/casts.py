@@ -31,7 +31,7 @@ def _table(dtype: np.dtype) -> np.ndarray:
 
 
 def decoded(x: Any) -> Any:
-    """The elements of a narrow array in single precision; other arrays as they are."""
+    """The elements of a narrow array in single precision; other arrays are unchanged."""
     return tnp.take(tnp.asarray(_table(x.dtype)), tnp.astype(x.bits, "int32")) if isinstance(x, Narrow) else x
 
 
@@ -91,7 +91,7 @@ def _integer_bits(x: Any, dtype: np.dtype) -> Any:
 
 
 def _exponent_bits(x: Any, saturate: bool, round_mode: str) -> Any:
-    """Powers of two by their exponents; NaN for what is none."""
+    """The exponents of powers of two; NaN for other numbers."""
     bits = lax.bitcast_convert_type(tnp.abs(x), "uint32")
     exponent, mantissa = tnp.astype(bits >> 23, "int32"), tnp.astype(bits & 0x7FFFFF, "int32")
     if round_mode == "up":

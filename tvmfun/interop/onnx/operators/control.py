@@ -25,7 +25,7 @@ MOST_STEPS = 4096
 
 
 class _Undecided(Exception):
-    """The condition of a loop depends on what it computes."""
+    """The condition of a loop depends on values that the loop computes."""
 
 
 @onnx.reads("If", context=True)
@@ -41,7 +41,7 @@ def _if(call: Call, condition: Any, *, then_branch: Graph, else_branch: Graph) -
 
 @onnx.reads("Loop", context=True)
 def _loop(call: Call, limit: Any, condition: Any, *carries: Any, body: Graph) -> Any:
-    """As many steps as the limit says while the condition is true; each may add an element to some results.
+    """A loop up to the limit while the condition is true; each step may add an element to some results.
 
     Steps whose number is known are written out if all they compute is known, too, or if they need to know which
     step they are; otherwise they become a ``scan``, or a ``while_loop`` where the condition is computed.

@@ -131,7 +131,7 @@ def _global_lp_pool(x: Any, *, p: int = 2) -> Any:
 
 @onnx.reads("Dropout", static=(1, 2), context=True)
 def _dropout(call: Any, x: Any, ratio: Any = 0.5, training_mode: Any = False, *, is_test: int = 1, **seed: Any) -> Any:
-    """The array and a mask of what is kept; elements are dropped in training mode only."""
+    """The array and a mask of the kept elements; elements are dropped in training mode only."""
     x = tnp.asarray(x)
     rate = 0.5 if ratio is None else float(ratio)
     keep_all = tnp.ones(x.shape, dtype="bool")

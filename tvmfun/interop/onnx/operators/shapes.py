@@ -90,7 +90,7 @@ def _concat(*xs: Any, axis: int = 1) -> Any:
 
 @onnx.reads("Split", static=(1,), context=True)
 def _split(call: Call, x: Any, split: Any = None, *, axis: int = 0, num_outputs: int | None = None) -> Any:
-    """Parts of given sizes, or equal ones, of which the last may be smaller."""
+    """Parts of given sizes, or equal parts with a last one that may be smaller."""
     count, n = len(call.node.outputs), x.shape[axis]
     each = -(-n // count)
     sizes = ints(split) if split is not None else [max(min(each, n - i * each), 0) for i in range(count)]
@@ -204,7 +204,7 @@ def _center_crop_pad(x: Any, shape: np.ndarray, *, axes: list[int] | None = None
 
 @onnx.reads("ReverseSequence")
 def _reverse_sequence(x: Any, lengths: Any, *, batch_axis: int = 1, time_axis: int = 0) -> Any:
-    """The first elements of each sequence in reverse order, the others as they are."""
+    """Reverses the first elements of each sequence, and keeps the others."""
     moved = tnp.moveaxis(x, (batch_axis, time_axis), (0, 1))
     times = tnp.arange(moved.shape[1], dtype=lengths.dtype)
     index = tnp.where(times < lengths[:, None], lengths[:, None] - 1 - times, times)

@@ -153,7 +153,7 @@ def _max_pool(call: Call, x: Any, *, storage_order: int = 0, **options: Any) -> 
 
 @onnx.reads("AveragePool")
 def _average_pool(x: Any, *, count_include_pad: int = 0, **options: Any) -> Any:
-    """The means of windows: of their elements in the array, or of those in the padding that was asked for, too."""
+    """The means of windows: of their elements in the array, or also of elements in explicit padding."""
     g = Geometry.of(x.shape, options)
     total = _combined(x, g, 0, lax.add)
     counts = np.ones(g.counts)

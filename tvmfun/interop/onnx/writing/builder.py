@@ -79,7 +79,7 @@ def spells(*names: str) -> Callable[[Callable], Callable]:
 
 
 def composed(*names: str) -> Callable[[Callable], Callable]:
-    """The same for a function of arrays and parameters, whose Program is written instead of the op."""
+    """A decorator that spells ops by a function of arrays and parameters: its Program is written instead of the op."""
 
     def add(function: Callable) -> Callable:
         spells(*names)(lambda b, *xs, **params: b.inline(lambda *arrays: function(*arrays, **params), *xs))

@@ -20,7 +20,7 @@ Pairs = tuple[tuple[int, int], ...]
 def _dot_general(
     b: Builder, x: Value, y: Value, *, contract: tuple[Ints, Ints], batch: tuple[Ints, Ints], precision: Any = None
 ) -> str:
-    """A product of matrices, with axes moved and joined where they are not those of one already."""
+    """A product of matrices, with axes moved and joined where necessary."""
     dtype = x.dtype
     if dtype == dtypes.bool_:
         x, y = (Value(b.cast(z, np.int32), z.shape, dtypes.int32) for z in (x, y))

@@ -134,7 +134,7 @@ spells("left_shift")(lambda b, x, y: _shifted(b, x, y, x.dtype, "LEFT"))
 
 @spells("right_shift")
 def _right_shift(b: Builder, x: Value, y: Value) -> str:
-    """Of negative numbers, the sign fills: the complement is shifted."""
+    """Shifts right arithmetically: for negative numbers, the complement is shifted, so that the sign bit fills."""
     plain = _shifted(b, x, y, x.dtype, "RIGHT")
     if x.dtype in dtypes.UNSIGNED:
         return plain

@@ -41,7 +41,7 @@ def padded(b: Builder, x: Value, value: Any, low: Ints, high: Ints, interior: In
     name, shape = x.name, list(x.shape)
     for axis, gap in enumerate(interior):
         if gap and shape[axis] > 0:
-            # Each element is followed by the gap, of which the last one is cut off.
+            # Each element is followed by a gap; the last gap is cut off.
             parts = [*shape[: axis + 1], 1, *shape[axis + 1 :]]
             widths = [0] * len(parts) * 2
             widths[len(parts) + axis + 1] = gap

@@ -1,6 +1,6 @@
 """Orders of axes, which Relay writes with letters, and paddings of spatial axes.
 
-Windows are computed with the axes (batch, *spatial, channels), in whatever order the array has them.
+Windows are computed with the axes (batch, *spatial, channels), for any order of the array's axes.
 """
 
 from __future__ import annotations

@@ -238,5 +238,5 @@ def check_sizes(where: str, sizes: tuple, longest: int = 2**31 - 1) -> None:
 
 
 def as_dtype(x: Any, dtype: str | None) -> Any:
-    """The array with another dtype, or as it is."""
+    """The array converted to another dtype, or unchanged."""
     return x if dtype is None or x.dtype.name == dtype else tnp.astype(tnp.asarray(x), dtype)

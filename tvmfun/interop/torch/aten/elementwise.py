@@ -1,4 +1,4 @@
-"""Pointwise operators: arithmetic, comparisons, activations, and what copies or converts."""
+"""Pointwise operators: arithmetic, comparisons, activations, copies and conversions."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def _solve_triangular(a: Any, b: Any, *, lower: bool, transpose: bool = False, u
 @aten.reads("cholesky")
 def _cholesky(x: Any, upper: bool = False) -> Any:
     lower = own.cholesky(_symmetric(x, upper=upper), symmetrize_input=False)
-    # Of a symmetric matrix both triangles have a share in the derivative.
+    # The derivative with respect to a symmetric matrix uses both triangles.
     return lower.mT if upper else lower
 
 

@@ -1,7 +1,7 @@
 """The table of translations of ATen operators into compositions of functions of tvmfun.
 
-Its keys are names such as ``"add"``, for all overloads of an operator, or ``"max.dim"``, for one. What PyTorch can
-decompose into operators of the table needs no row.
+Its keys are names such as ``"add"``, for all overloads of an operator, or ``"max.dim"``, for one. Operators
+that PyTorch can decompose into operators of the table need no row.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Machine code for NVIDIA's GPUs: compilers, kernels one by one, and the launches that a Program consists of."""
+"""Machine code for NVIDIA's GPUs: compilers, single kernels, and the launches of a Program."""

@@ -1,4 +1,4 @@
-"""The compilers of CUDA: NVRTC, a library in wheels and toolkits, and nvcc; what is found, and what is missing.
+"""The compilers of CUDA: NVRTC, a library in wheels and toolkits, and nvcc; how they are found, and errors if not.
 
 Both make machine code (cubin), never PTX, which an older driver of the same major version could refuse. Floating-point
 options are the compilers' defaults: exact division and square root, subnormal numbers kept, and products fused with
@@ -193,7 +193,7 @@ def _check_arch(arch: str, known: Sequence[int], version: str) -> None:
 
 
 def _refused(log: str, version: str, arch: str = "") -> TargetError:
-    """The error for a source that does not compile: an architecture that there is not, or a bug of tvmfun."""
+    """The error for a source that does not compile: an unknown architecture, or a bug of tvmfun."""
     if re.search(r"nsupported gpu arch|nv_arch|invalid value for --gpu-arch|not defined for option 'gpu-name'", log):
         return TargetError("compile", f"the architecture is unknown to {version}", got=arch, hint="sm_80 or sm_90a")
     lines = [line.strip() for line in log.splitlines() if line.strip()]
@@ -231,7 +231,7 @@ _NUMBERS = {
 @cache
 def _nvrtc(library: Path) -> Nvrtc:
     try:
-        # It opens its builtins by name, which finds them outside of the system's folders only if they are loaded.
+        # NVRTC opens its builtins by name, which outside of the system's folders only works if they are already loaded.
         for builtins in library.resolve().parent.glob("libnvrtc-builtins.so*"):
             ctypes.CDLL(str(builtins))
         return Nvrtc(ctypes.CDLL(str(library)))
@@ -267,7 +267,7 @@ class Nvrtc:
         return [Image(content, usage) for usage in _usages(log, kernels, self.version)]
 
     def _compile(self, source: str, options: Options) -> tuple[bytes, str]:
-        """The machine code, and what the assembler reports."""
+        """The machine code, and the report of the assembler."""
         _check_arch(options.arch, self._archs, self.version)
         flags = [f"--gpu-architecture={options.arch}", "--std=c++17", "-w", "-default-device", "--device-int128"]
         # NVRTC has no math.h, and no builtin function for it.
@@ -288,7 +288,7 @@ class Nvrtc:
             self._call("nvrtcDestroyProgram", ctypes.byref(program))
 
     def _text(self, program: ctypes.c_void_p, name: str) -> bytes:
-        """The bytes that a pair of functions returns: one their size, one the bytes."""
+        """The bytes that a pair of functions returns: the first their number, the second the bytes."""
         size = ctypes.c_size_t()
         self._call(f"{name}Size", program, ctypes.byref(size))
         text = ctypes.create_string_buffer(size.value)
@@ -359,7 +359,7 @@ class Nvcc:
         return Image(cubin.read_bytes(), usage)
 
     def _run(self, command: Sequence[object], errors: bool = False, arch: str = "") -> str:
-        """Runs a program and returns what it prints, to the standard output or to that of errors."""
+        """Runs a program and returns its output or its error output."""
         try:
             done = subprocess.run(list(map(str, command)), capture_output=True, text=True, errors="replace")
         except OSError as error:
@@ -382,7 +382,7 @@ def entries(ptx: str) -> dict[str, str]:
 
 
 def _end_of_body(part: str) -> int:
-    """The position after the brace that closes the first one; inline assembly has braces of its own."""
+    """The position after the brace that closes the first one, skipping the braces of inline assembly."""
     depth = 0
     for brace in re.finditer(r"[{}]", part):
         depth += 1 if brace.group() == "{" else -1

@@ -1,4 +1,4 @@
-"""The kernel that tells a conditional node of a graph what to run, from a number in the device's memory."""
+"""The kernel that sets the condition of a graph's conditional node from a number in the device's memory."""
 
 from __future__ import annotations
 

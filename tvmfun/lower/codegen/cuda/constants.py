@@ -1,4 +1,4 @@
-"""Constants whose bits are interpreted as another type, in a form that CUDA C++ has."""
+"""Constants whose bits are interpreted as another type, in a form that is valid in CUDA C++."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _INTERPRETED = {"float64": "__longlong_as_double", "float32": "__uint_as_float",
 
 @tvm.transform.module_pass(opt_level=0, name="tvmfun.PlainConstants")
 def with_plain_constants(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
-    """Replaces reinterpreted constants, which simplification may have made of variables."""
+    """Replaces reinterpreted constants, which simplification may have substituted for variables."""
     functions = {name: f.with_body(rewrite(f.body, (ir.Call, _plain))) for name, f in module.functions.items()}
     return tvm.IRModule(functions, attrs=module.attrs)
 

@@ -31,10 +31,10 @@ class KernelSource:
     """A kernel as CUDA C++.
 
     Args:
-        title: what it does, for its name.
+        title: the start of its name, such as its ops.
         prelude: includes and definitions.
         body: the kernel, named :data:`PLACEHOLDER`.
-        maps: the positions of parameters that are tensor maps, and these, with addresses relative to the argument.
+        maps: the tensor maps by the positions of their parameters, with addresses relative to the argument.
     """
 
     title: str
@@ -82,15 +82,15 @@ def clear_cache() -> None:
     _IMAGES.clear()
 
 
-# Definitions that kernels bring with them stand after what TVM writes before a kernel, guarded by their names.
+# Definitions of kernels follow TVM's lines before a kernel, guarded by their names.
 _GUARD = re.compile(r"^#ifndef (tvmfun_\w+)\n#define \1$", re.MULTILINE)
 
 
 class Group:
     """Kernels that one source can hold.
 
-    The lines before them are those of the first one, which has every line of the others. Guards let a definition appear
-    once, so a name must mean the same to all.
+    The lines before them are the first kernel's, which include those of the others. Guards let a definition appear only
+    once, so a name must mean the same in all kernels.
     """
 
     def __init__(self, header: str) -> None:
@@ -120,13 +120,13 @@ def _parts(prelude: str) -> tuple[str, dict[str, str]]:
 
 
 def _has_lines(text: str, others: str) -> bool:
-    """Whether a text has the lines of another one in their order."""
+    """Whether a text contains the lines of another text, in order."""
     lines = iter(text.splitlines())
     return all(line in lines for line in others.splitlines())
 
 
 def _units(sources: Sequence[KernelSource], compiler: Compiler) -> list[tuple[str, list[KernelSource]]]:
-    """Texts for the compiler, and the kernels in them: one each, or as many texts as there are cores."""
+    """Texts for the compiler, and the kernels in each: one kernel per text, or as many texts as cores."""
     if not compiler.is_slow_to_start:
         return [(f"{source.prelude}\n{source.text}", [source]) for source in sources]
     units = []
@@ -138,7 +138,7 @@ def _units(sources: Sequence[KernelSource], compiler: Compiler) -> list[tuple[st
 
 
 def grouped(sources: Iterable[KernelSource]) -> list[Group]:
-    """Returns few groups that have all kernels."""
+    """Groups kernels that one source can hold."""
     groups: list[Group] = []
     for source in sorted(sources, key=lambda source: -len(_parts(source.prelude)[0])):
         header, definitions = _parts(source.prelude)

@@ -1,4 +1,4 @@
-"""Buffers of dynamic sizes with one dimension, whose indices TVM's passes understand.
+"""One-dimensional buffers of dynamic sizes, whose indices TVM's passes understand.
 
 With dynamic sizes, the number of an element is its last index, which leaves its dimension (see ``stages.indices_at``).
 ``CompactBufferAllocation`` would make such a buffer as small as its last dimension.

@@ -1,8 +1,7 @@
-"""Horizontal fusion: which independent launches can become one, and the order of a Program's launches that has fewest.
+"""Horizontal fusion: groups of independent launches that become one, in an order that makes few launches.
 
-The order is a list scheduling: among the launches that are ready, the most urgent kind is chosen, and all that are
-ready of this kind run at once. How far ahead launches are considered is limited by the memory that their results would
-hold meanwhile.
+The order is list scheduling: among the launches that are ready, the most urgent kind is chosen, and all ready launches
+of this kind run at once. Launches far ahead are not considered if their results would hold memory for too long.
 """
 
 from __future__ import annotations
@@ -15,12 +14,14 @@ from tvmfun.lower.codegen.cuda.effects import Effects
 #: Groups of positions: steps that may become one, in an order in which the groups can run.
 Order = list[list[int]]
 
-# The positions ahead at which large steps are considered: few, because what they read is still in the L2 cache.
+# How many positions ahead large steps are considered. They are few, because the inputs of near steps are still in L2.
 _WINDOWS = (64, 16, 4, 1)
-# Steps that use less memory may run at any time.
+# Steps that use less memory than this, in bytes, may run at any time.
 _LARGE = 1 << 21
-# The memory that fewer launches may cost, as a share of the block of intermediates and in bytes.
-_MORE_MEMORY, _MORE_BYTES = 1 / 32, 1 << 24
+# The most additional memory for fewer launches, as a share of the block of intermediates.
+_MORE_MEMORY = 1 / 32
+# The most additional memory in bytes; the larger of the two limits counts.
+_MORE_BYTES = 1 << 24
 
 
 def fewest_launches(
@@ -33,7 +34,7 @@ def fewest_launches(
 
     Args:
         effects: what the steps read and write, in an order in which they can run.
-        kinds: what tells apart steps that may become one; None for a step that remains alone.
+        kinds: the kind of each step: only equal kinds may become one step. None for a step that remains alone.
         sizes: the bytes of the slots that are intermediates.
         cost: the number of launches that a group becomes.
     """
@@ -60,8 +61,8 @@ class _Graph:
     """The dependences between steps.
 
     Args:
-        before: for each step those that it waits for.
-        after: for each step those that wait for it.
+        before: for each step the steps that it waits for.
+        after: for each step the steps that wait for it.
         height: minus the number of steps of the longest path that begins at a step.
         depth: the number of steps of the longest path that ends at a step.
     """
@@ -101,10 +102,11 @@ class _Agenda:
 
     Args:
         graph: the dependences.
-        kinds: those of the steps.
-        urgency: the lower the sooner.
+        kinds: the kind of each step.
+        urgency: the urgency of each step; the lowest runs first.
         is_large: whether a step uses much memory.
-        window: only large steps are considered that are less than so many positions after the first that has not run.
+        window: large steps are considered only if they are less than this many positions after the first that has not
+            run.
     """
 
     def __init__(

@@ -84,7 +84,7 @@ class Constants:
 
 
 class _NotAffineError(Exception):
-    """An expression that is not affine in the indices of loops, so that these have to be unrolled."""
+    """An expression that is not affine in the indices of loops, so the loops have to be unrolled."""
 
 
 class HostFunction:
@@ -92,7 +92,7 @@ class HostFunction:
 
     Args:
         function: the function.
-        arguments: its arguments, which are addresses and dynamic sizes, and the addresses of what it allocates.
+        arguments: its arguments, which are addresses and dynamic sizes, and the addresses of its workspaces.
         texts: its kernels.
         constants: the table to which constants are added.
     """

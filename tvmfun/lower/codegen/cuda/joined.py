@@ -1,4 +1,4 @@
-"""Joined kernels: one launch for several that are independent, whose blocks find out what they compute.
+"""Joined kernels: one launch for several independent kernels; each block looks up the kernel that it runs.
 
 The arguments of all launches are a table in the kernel's parameter, a struct of words. Launches of the same kernel with
 as many blocks make a *section*: consecutive blocks with consecutive rows of the table. Tensor maps are at multiples of
@@ -26,10 +26,14 @@ from tvmfun.runtime.plan import Address
 
 #: The threads of most kernels' blocks; kernels of fewer threads may be joined with these.
 _THREADS = 256
-# With more blocks than these, idle threads would cost more than the launch: two for each multiprocessor.
+# With more blocks than this, two per multiprocessor, idle threads would cost more than the launch.
 _FEW_BLOCKS = 264
-# The limits of a joined kernel: 4,096 bytes of parameters, its kernels, and their static shared memory.
-_MOST_WORDS, _MOST_KERNELS, _MOST_SHARED = 512, 32, 24 << 10
+# The most parameters of a joined kernel, in words of 8 bytes.
+_MOST_WORDS = 512
+# The most kernels that are joined.
+_MOST_KERNELS = 32
+# The most static shared memory of a joined kernel, in bytes.
+_MOST_SHARED = 24 << 10
 
 # Names by which a kernel depends on the whole grid: its blocks cannot get other numbers.
 _OF_THE_GRID = re.compile(
@@ -72,14 +76,14 @@ class Joiner:
     ) -> None:
         self._kernels = kernels
         self._target = target
-        #: The CUDA C++ of all kernels, with those that :meth:`joined` has made.
+        #: The CUDA C++ of all kernels, including those that :meth:`joined` has made.
         self.sources = dict(sources)
         self._may_join = {name: _may_join(source) for name, source in sources.items()}
         self._shared = {name: _shared_bytes(kernel) for name, kernel in kernels.items()}
         self._made: dict[tuple, KernelSource] = {}
 
     def kind(self, step: Step) -> tuple[int, int] | None:
-        """A launch's kind: launches of the same one may be joined. None if it remains alone."""
+        """A launch's kind: launches of the same kind may be joined. None if it remains alone."""
         if not isinstance(step, Launch) or not self._may_join[step.kernel]:
             return None
         if prod(step.grid[1:]) * prod(step.block[1:]) * prod(step.cluster) != 1:
@@ -90,7 +94,7 @@ class Joiner:
         return _THREADS if is_small and step.block[0] < _THREADS else step.block[0], 0
 
     def parts(self, launches: Sequence[Launch]) -> list[list[Launch]]:
-        """The launches in as few parts as can each be joined; equal kernels are neighbours."""
+        """Divides the launches into few parts that can each be joined; equal kernels are neighbours."""
         result: list[list[Launch]] = []
         words = shared = 0
         names: set[str] = set()
@@ -107,7 +111,7 @@ class Joiner:
         return result
 
     def joined(self, launches: Sequence[Launch]) -> Launch:
-        """The launch that does what these do, which are a part of :meth:`parts`."""
+        """Joins the launches of one of the :meth:`parts`."""
         if len(launches) == 1:
             return launches[0]
         key = lambda launch: (launch.kernel, launch.grid[0], launch.block[0])
@@ -141,7 +145,7 @@ class Joiner:
 
 
 def _packed(launches: Sequence[Launch]) -> tuple[Argument, ...]:
-    """The rows of the table, with unused words in front of and after those that are aligned."""
+    """The rows of the table, with unused words before and after the aligned ones."""
     packed: list[Argument] = []
     for launch in launches:
         is_aligned = any(isinstance(argument, TensorMap) for argument in launch.arguments)
@@ -152,7 +156,7 @@ def _packed(launches: Sequence[Launch]) -> tuple[Argument, ...]:
 
 
 def _unused(packed: Sequence[Argument]) -> list[Scalar]:
-    """The words up to where a tensor map can be."""
+    """The unused words before the next position of a tensor map."""
     return [Scalar("uint64", 0)] * (-word_offsets(packed)[1] % MAP_ALIGNMENT)
 
 
@@ -163,7 +167,7 @@ def _words(launch: Launch) -> int:
 
 
 def _row(count: int, maps: frozenset[int]) -> tuple[list[int], int]:
-    """The words at which the arguments of a row are, and the words of a row."""
+    """The word at which each argument of a row is, and the number of words of a row."""
     tensor, number = TensorMap(Address(0), "", (), (), ()), Address(0)
     offsets, end = word_offsets([tensor if i in maps else number for i in range(count)])
     return offsets, end + (-end % MAP_ALIGNMENT if maps else 0)
@@ -178,7 +182,7 @@ def _dispatch(
     """The joined kernel.
 
     Args:
-        sections: what its blocks compute, in order.
+        sections: the sections of its blocks, in order.
         calls: the device function of each kernel.
         parameters: the types of the parameters of each kernel.
         maps: the parameters of each kernel that are tensor maps.
@@ -236,7 +240,7 @@ def _argument(dtype: str, i: int, is_map: bool) -> str:
 
 
 def _title(titles: Iterable[str]) -> str:
-    """The names of the kernels, as many as there is room for."""
+    """The names of the kernels, as many as fit."""
     distinct = list(dict.fromkeys(titles))
     while len("__".join(distinct)) > 120:
         distinct.pop()

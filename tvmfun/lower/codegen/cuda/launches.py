@@ -43,7 +43,7 @@ def cuda_module(
         target: a GPU.
         compiler: makes the machine code; None for the launches alone.
         missing: why there is no compiler.
-        sizes: the names of the dynamic sizes. With some, launches are not joined: what fits together depends on them.
+        sizes: the names of the dynamic sizes. With some, launches are not joined, because the sizes decide what fits.
 
     Raises:
         TargetError: if the target has no architecture, or the compiler refuses something.
@@ -109,7 +109,7 @@ class _Order:
     def joined(
         self, steps: Sequence[tuple[Step, frozenset[int]]], sizes: Mapping[int, int]
     ) -> tuple[list[Step], dict[int, tuple[int, int]]]:
-        """Returns the joined steps, and when each slot is in use.
+        """Returns the joined steps, and the lifetime of each slot.
 
         Args:
             steps: the steps, with the slots that the function of each may write.
@@ -126,7 +126,7 @@ class _Order:
         return fewest_launches(found, kinds, sizes, cost)
 
     def _of_group(self, group: Sequence[tuple[Step, frozenset[int]]]) -> list[Step]:
-        """The steps of independent ones of the same kind."""
+        """The joined steps of independent ones of the same kind."""
         if len(group) > 1:
             return [self._joiner.joined(part) for part in self._joiner.parts([step for step, _ in group])]
         ((step, writable),) = group
@@ -152,7 +152,7 @@ def _kernels(steps: Sequence[Step]) -> list[str]:
 
 
 def _depends_on_data(steps: Sequence[Step]) -> bool:
-    """Whether a number in the device's memory decides what is launched."""
+    """Whether a number in the device's memory decides which launches run."""
     return any(
         isinstance(step, While | Branch) or (isinstance(step, Repeat) and _depends_on_data(step.body)) for step in steps
     )

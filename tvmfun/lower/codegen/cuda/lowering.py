@@ -20,9 +20,11 @@ from tvmfun.lower.tir.flatten import flatten_buffers
 from tvmfun.lower.tir.truncated_quotients import truncate_quotients
 from tvmfun.lower.tir.walk import called, find, rewrite, with_bodies
 
-# The function that rounds to bfloat16, and the line that declares it.
-_ROUND, _BFLOAT16 = "__float2bfloat16_rn", "#include <cuda_bf16.h>"
-# The key of the statements that loops over blocks and threads have become.
+# The function that rounds to bfloat16.
+_ROUND = "__float2bfloat16_rn"
+# The line that declares it.
+_BFLOAT16 = "#include <cuda_bf16.h>"
+# The key of the attribute statements that replace loops over blocks and threads.
 _EXTENT = "thread_extent"
 # The line before the kernels in a source that TVM writes.
 _FIRST_KERNEL = re.compile(r'^extern "C" ', re.MULTILINE)
@@ -56,7 +58,7 @@ def split(
 
 @tvm.transform.module_pass(opt_level=0, name="tvmfun.AddressesOfBools")
 def _addresses_of_bools(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
-    """Addresses of memory where ``FlattenBuffer``, which keeps bools as bytes, made them those of a cast value."""
+    """Restores addresses of memory that ``FlattenBuffer``, which keeps bools as bytes, made those of a cast value."""
     return with_bodies(module, lambda body: rewrite(body, (ir.Call, _of_memory)))
 
 
@@ -67,13 +69,13 @@ def _of_memory(call: ir.Call) -> ir.Call:
 
 @tvm.transform.module_pass(opt_level=0, name="tvmfun.RoundToBfloat16")
 def _round_to_bfloat16(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
-    """The instruction that rounds to bfloat16 instead of arithmetic with bits, which rounds alike."""
+    """Rounds to bfloat16 by an instruction instead of arithmetic with bits, with equal results."""
     rounded = with_bodies(module, lambda body: rewrite(body, (ir.Call, _rounded)))
     return with_bodies(rounded, lambda body: rewrite(body, (tirx.Cast, _of_rounded)))
 
 
 def _rounded(call: ir.Call) -> ir.Expr:
-    """The rounding of x where a call is that of :func:`~tvmfun.ops.formula.rounded_to_bfloat16`."""
+    """The rounding of x if a call is the one of :func:`~tvmfun.ops.formula.rounded_to_bfloat16`."""
     masked = call.args[0] if called(call) == "tirx.reinterpret" and str(call.ty) == "float32" else None
     if not isinstance(masked, tirx.BitwiseAnd) or not _is_constant(masked.b, 0xFFFF0000):
         return call
@@ -141,7 +143,7 @@ def finished(kernels: tvm.IRModule) -> tvm.IRModule:
 
 @tvm.transform.module_pass(opt_level=0, name="tvmfun.WithoutEmptyMemory")
 def _without_empty_memory(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
-    """Removes allocations that were compacted to no elements, as of loops that never run: CUDA C++ cannot have them."""
+    """Removes allocations without elements, as in loops that never run: CUDA C++ does not allow them."""
     return with_bodies(module, lambda body: rewrite(body, (AllocBuffer, _filled)))
 
 
@@ -173,7 +175,7 @@ def source_of(kernels: Mapping[str, tirx.PrimFunc], target: Target) -> str:
 
 
 def with_small_headers(source: str) -> str:
-    """The source that TVM writes, without a header that takes NVRTC three seconds, and of which it needs one name."""
+    """Replaces a header in TVM's source that takes NVRTC three seconds by the one name that is needed of it."""
     return _TYPE_TRAITS.sub(_IS_SAME, source)
 
 

@@ -61,7 +61,7 @@ class BufferRef:
     def _indices(self, indices: Sequence[Any]) -> list:
         vector = indices[-1] if indices and isinstance(indices[-1], tirx.Ramp) else None
         if self.is_reshaped:
-            # The elements of a vector are in a row whatever the shape.
+            # The elements of a vector are neighbours in any shape.
             indices = indices if vector is None else [*indices[:-1], vector.base]
             axes = [[Axis(tirx.Var("i", "int32"), size) for size in shape] for shape in (self.aval.shape, self._shape)]
             element = flatten(axes[0], {axis.var: i for axis, i in zip(axes[0], indices, strict=True)})

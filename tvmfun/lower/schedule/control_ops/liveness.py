@@ -1,4 +1,4 @@
-"""Liveness of values in control flow: their last uses, and which of them share memory."""
+"""Liveness of values in control flow: their last uses, and the values that share memory."""
 
 from __future__ import annotations
 

@@ -12,8 +12,10 @@ from tvm import ir, tirx
 
 from tvmfun.core import dims
 
-# Elements that a core computes in about 10 microseconds, and in at least 10 milliseconds.
-_PERIOD_WORK, _LONG_WORK = 1 << 16, 1 << 26
+# Elements that a core computes in about 10 microseconds.
+_PERIOD_WORK = 1 << 16
+# Elements that take a core at least 10 milliseconds.
+_LONG_WORK = 1 << 26
 
 
 def period(length: Any, work: int) -> int | None:

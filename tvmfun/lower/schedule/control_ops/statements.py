@@ -1,8 +1,9 @@
 """Statements of control ops: loops and branches around the kernels of their Programs.
 
 A step runs its kernels and nothing else: the runtime allocates nothing and is not called recursively. State is kept in
-the buffers of the results. The kernels of a short body are inlined. Those of a long one are functions that it calls, as
-``main`` does: equal ones are compiled once, and TVM's passes take quadratic time for a function with many loops.
+the buffers of the results. The kernels of a short body are inlined. The kernels of a long body are functions that it
+calls, as ``main`` does: equal ones are compiled once, and TVM's passes take quadratic time for a function with many
+loops.
 """
 
 from __future__ import annotations
@@ -39,16 +40,21 @@ from tvmfun.ops.shape import broadcast_to, reshape
 #: ``(kernel, target, in_place) -> function``, or None if the kernel cannot write over inputs like that.
 Schedule = Callable[[Kernel, Target, InPlace], Any]
 
-# The most bytes of intermediates of one step if steps run in parallel: about the size of a core's caches. Steps that
-# need more have kernels that keep all cores busy, and are often looped over to save memory.
+# The most bytes of a step's intermediates if steps run in parallel: about the size of a core's caches. Steps that need
+# more have kernels that keep all cores busy, and are often looped over to save memory.
 _STEP_BYTES = 4 << 20
 
-# With more kernels than this, control flow calls those on at least _FEW_ELEMENTS elements instead of inlining them.
-_FEW_KERNELS, _FEW_ELEMENTS = 12, 2
+# With more kernels than this, control flow calls kernels instead of inlining them.
+_FEW_KERNELS = 12
+# Kernels with fewer elements than this are always inlined.
+_FEW_ELEMENTS = 2
 
-# The most kernels of a step, the most bytes of a state, and the fewest steps of a loop whose state is in two buffers in
-# turn: the code of a step is there twice.
-_FEW_LAUNCHES, _SMALL_STATE, _SHORTEST_LOOP = 8, 64 << 20, 4
+# Limits of loops whose state alternates between two buffers; their code has each step twice. The most kernels per step.
+_FEW_LAUNCHES = 8
+# The most bytes of the state.
+_SMALL_STATE = 64 << 20
+# The fewest steps.
+_SHORTEST_LOOP = 4
 
 # The annotation of a loop of one step that serves as a scope.
 _SCOPE = "tvmfun.scope"
@@ -121,15 +127,15 @@ class StatementBuilder:
 
     @property
     def is_on_device(self) -> bool:
-        """Whether values are in the memory of a device: the host can test one of them, but not compute with them."""
+        """Whether values are in the memory of a device: the host can read a condition, but not compute with arrays."""
         return not targets.is_cpu(self.target)
 
     # -- loops -------------------------------------------------------------------------------------------------
 
     def alternates(self, program: Program, length: Any, state: Sequence[BufferRef]) -> bool:
-        """Whether a loop's state should be in two buffers in turn: on GPUs, if steps are a few launches of maps.
+        """Whether a loop's state should alternate between two buffers: on GPUs, if a step is a few launches of maps.
 
-        Then more of them are independent, and become one launch. A state that is updated in place has one buffer.
+        Then more launches are independent, and become one. A state that is updated in place has one buffer.
         """
         if targets.is_cpu(self.target) or not isinstance(length, int) or length < _SHORTEST_LOOP:
             return False
@@ -233,7 +239,7 @@ class StatementBuilder:
         early: list[tuple[Variable, BufferRef]] = []
         results: list[tuple[Atom, BufferRef]] = []
         for atom, target in zip(program.outputs, outputs, strict=True):
-            # Old states are copied to their stacks first, so that the new ones can be written over them.
+            # Old states are copied to their stacks first, so that new states can be written over them.
             if isinstance(atom, Variable) and atom in given and not _is_part(target, inputs):
                 early.append((atom, target))
             else:
@@ -287,7 +293,7 @@ class StatementBuilder:
             views: views, and the values that they show.
 
         Returns:
-            The memory of these results, and for each kernel that needs a schedule for it what it writes over its
+            The memory of these results, and for each kernel that needs a schedule for it the results to write over its
             inputs.
         """
         final: dict[Variable, BufferRef] = {}
@@ -321,7 +327,7 @@ class StatementBuilder:
         return final, in_place
 
     def _schedulable(self, kernel: Kernel, pairs: Sequence[Overwrite]) -> InPlace:
-        """The pairs with which the kernel has a schedule: all of them or, one after the other, those it can add."""
+        """The pairs for which the kernel has a schedule: all of them, or as many as can be added one by one."""
         if not pairs or self._schedule(kernel, self.target, tuple(pairs)) is not None:
             return tuple(pairs)
         found: InPlace = ()
@@ -424,7 +430,7 @@ class StatementBuilder:
     def _call(self, kernel: Kernel, function: tirx.PrimFunc, refs: Sequence[BufferRef]) -> tirx.Stmt | None:
         """The call of a kernel's function, or None if it must be inlined.
 
-        Kernels on few elements are inlined, and those with arguments that may overlap without being the same.
+        Kernels on few elements are inlined, and kernels whose arguments may overlap without being the same.
         """
         if all(ref.aval.size < _FEW_ELEMENTS for ref in refs):
             return None
@@ -473,7 +479,7 @@ def _inline(kernel: Kernel, function: tirx.PrimFunc, refs: Sequence[BufferRef]) 
 
 
 def _unaligned(shape: Sequence[int], dtype: str, name: str) -> tirx.Buffer:
-    """A parameter that is aligned to an element only, as rows are."""
+    """A parameter that is only aligned to its elements, as rows are."""
     alignment = -(-tvm.DataType(dtype).bits // 8)
     return tirx.decl_buffer(shape, dtype, name=name, data_alignment=alignment)
 
@@ -497,7 +503,7 @@ def _while(condition: Any, body: tirx.Stmt) -> tirx.Stmt:
 
 
 def _pair(kernel: Kernel, read: set[Variable], written: Variable) -> Overwrite | None:
-    """A result, and the only input among ``read`` if the kernel reads its elements where it computes those results."""
+    """A result, and the only input among ``read`` if the kernel reads its elements where it computes the results."""
     sources = [i for i, atom in enumerate(kernel.inputs) if atom in read]
     if len(sources) != 1 or kernel.is_control or _is_scatter(kernel):
         return None
@@ -517,7 +523,7 @@ def _is_scatter(kernel: Kernel) -> bool:
 
 
 def _work(program: Program) -> int:
-    """The approximate number of elements that a Program computes; those of matrix products count once per term."""
+    """The approximate number of elements that a Program computes; elements of matrix products count once per term."""
     total = 0
     for equation in program.equations:
         inner = [_work(own) for own in subprograms(tuple(equation.params.values()))]

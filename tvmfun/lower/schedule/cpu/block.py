@@ -36,7 +36,7 @@ def _with_joined_axes(block: Block) -> Block:
 
 
 def _walks_as_one(block: Block, first: Axis, second: Axis) -> bool:
-    """Whether a block depends on two axes, of which the second is short, by accesses alone, contiguous over both."""
+    """Whether a block uses two axes, the second one short, only in accesses that are contiguous over both."""
     if not isinstance(first.extent, int) or not isinstance(second.extent, int) or second.extent >= STRIP:
         return False
     domain = [*block.space, *block.reduce]
@@ -58,7 +58,7 @@ def _accesses(body: Stmt) -> list[tuple[Buffer, Sequence[Expr]]]:
 
 
 def _with_registers(body: Stmt) -> Stmt:
-    """The body with memory that it allocates in loops on the stack, from where LLVM moves it to registers."""
+    """Moves memory that the body allocates in loops to the stack, from where LLVM moves it to registers."""
     own = {}
     for stmt in find(body, AllocBuffer):
         shape = map(expressions.to_size, stmt.buffer.shape)
@@ -101,7 +101,7 @@ def _loops(block: Block, machine: Machine, tasks: int) -> Stmt:
 def _may_repeat_points(block: Block) -> bool:
     """Whether neighbouring points read the same elements of arrays, so that a point can be computed twice.
 
-    So do random bits, for which LLVM takes half a second if they are a single number.
+    Random bits do, too; as scalars instead of vectors, LLVM would take half a second to compile them.
     """
     last = block.space[-1]
     loads = [load for stmt in _statements(block) for load in build.loads(stmt)]

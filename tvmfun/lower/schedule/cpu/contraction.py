@@ -22,60 +22,96 @@ from tvmfun.lower.settings import LARGE_BYTES, MANY_REGISTERS
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr, Size, volume
 
-# The share of the cache that a panel of the right operand takes, beside rows of the left one. For L2, tiles have twice
-# the columns: sums are stored and loaded between fewer blocks of terms.
+# The share of a cache level for a packed panel of the right operand; rows of the left operand take the rest. Panels
+# for L2 have twice the columns, so fewer blocks of terms store and load their sums.
 _SHARES = {1: 5 / 6, 2: 5 / 16}
 
-# With many registers, tiles for panels in L2 have four vectors, else two, and so many registers are spare beside the
-# sums and a row of the right operand: an element of the left one takes one.
-_SPARE, _SPARE_OF_FEW = 4, 1
+# Spare registers besides the sums and one row of the right operand, if there are many and tiles may have four vectors.
+_SPARE = 4
+# Spare registers if there are few and tiles have two vectors: one for an element of the left operand.
+_SPARE_OF_FEW = 1
 
 # The most rows of a register tile; a buffer of more vectors is not allocated on the stack.
 MAX_ROWS = 14
 
-# Multiplications, a tenth of a millisecond, up to which compiling matters more than the last percents of speed.
+# With at most this many multiplications, a tenth of a millisecond, short compile times matter more than full speed.
 _LITTLE_WORK = 1 << 24
 
-# A right operand that is larger than L2 is read in blocks of so many rows, or words, as long as a task, if the left one
-# has few rows: the prefetcher follows that many rows, but no column. The sums stay in memory between blocks.
+# If few rows multiply a right operand larger than L2, it is read in blocks of this many rows (or packed words) that are
+# as long as a task: the prefetcher follows that many rows, but no column. Sums stay in memory between blocks.
 _STREAMED_TERMS = 32
-# The most rows of the left operand; the same if packing panels costs more, in a small L2 of a processor with many
-# registers; and of packed words, which are packed either way.
-_STREAMED_ROWS, _STREAMED_ROWS_OF_SMALL, _STREAMED_ROWS_OF_WORDS = 32, 64, 16
-# Only if its rows are more bytes apart than this, by the level of the cache for a panel.
+# The most rows of the left operand for which the right operand is read in such blocks.
+_STREAMED_ROWS = 32
+# The most such rows with a small L2 and many registers, where packing panels costs more.
+_STREAMED_ROWS_OF_SMALL = 64
+# The most such rows for packed words, which are packed either way.
+_STREAMED_ROWS_OF_WORDS = 16
+# Such blocks need rows that are more than this many bytes apart. The keys are the levels of the cache for a panel.
 _STREAMED_BYTES = {1: 1 << 10, 2: 2 << 10}
-# Rows of the left operand are packed if their terms are not neighbours, or are converted, and if there are more terms
-# than this and more work. To transpose them takes as long as the product with some 50 columns, but to read a few
-# elements of each line takes longer. Where rows would be packed anew for each panel, there must be more columns. Blocks
-# have so many terms at most, and fewer where L2 is small, so that it holds as many rows.
-_FEW_TERMS, _PACKED_WORK = 32, 1 << 21
-_TRANSPOSED_COLUMNS, _CONVERTED_COLUMNS, _PACKED_AGAIN = 16, 48, 64
-# Up to so many columns the pixels of images are not transposed, on processors with few registers and with many: they
-# take 0.4 of the time with 32 columns, 0.65 to 0.75 with 64, and as long with 128.
-_FEW_PIXEL_COLUMNS, _FEWEST_PIXEL_COLUMNS = 96, 32
-_PACKED_TERMS, _BYTES_OF_A_TERM = 512, 2 << 10
-# Otherwise blocks of more than ``_NEAR_TERMS`` have so many terms that L1 keeps a line of each. If there are no more,
-# and the left operand takes at most this share of L2, rows are not packed.
-_STRIDED_TERMS, _NEAR_TERMS, _NEAR_SHARE = 128, 320, 1 / 2
-# The panels that a tile of rows meets before the next tile does: products are fastest with so many, and slower again
-# with twice as many. Of up to so many rows, blocks have so few terms that the panels of a group fit L2 together. If
-# these were fewer than ``_FEWEST_OF_A_GROUP``, sums would be stored and loaded too often, and groups have fewer panels.
-PANELS_OF_A_GROUP, _ROWS_OF_A_GROUP, _FEWEST_OF_A_GROUP, _TERMS_OF_SMALL_GROUPS = 6, 1024, 384, 768
-# Rows of the right operand with a larger stride compete for the same sets of a cache, and are packed if used again.
-FAR_BYTES = 1 << 10
-# But packing a panel for L2 takes longer than it saves if fewer rows than this multiply it, by the most bytes between
-# its rows. Rows apart by a power of two share few sets of L2, so blocks have so few terms that their whole rows would
-# take half of it. From ``_NARROW_BYTES`` on, panels of three vectors take less time. A matrix of near rows that takes
-# at most ``_SMALL_SHARE`` of L2 is not packed for any number of rows. Tiles of two vectors multiply more slowly, and
-# read a line or two of each row, so they gain by packing from fewer rows on.
-_ROWS_TO_PACK = {2 << 10: 192, 4 << 10: 96}
-_ROWS_TO_PACK_FAR, _ROWS_TO_PACK_NARROW, _NARROW_BYTES, _SMALL_SHARE = 32, 16, 3 << 10, 1 / 4
 
-# The most blocks of tiles in a panel of AMX, and the most words of its columns: the rows of the left operand that all
-# blocks read have 64 KB then. Of fewer words, a panel has as many more blocks, up to so many, if the result takes this
-# share of L2: to write it takes longer than to multiply, and long pieces of its rows are written faster. All are
-# measured: docs/decisions/0050-amx.md.
-_BLOCKS_OF_TILES, _DEEPEST_TILES, _MOST_BLOCKS, _FAR_RESULT = 4, 512, 64, 1 / 2
+# Rows of the left operand with strided or converted terms are packed only if there are more terms than this.
+_FEW_TERMS = 32
+# Rows of the left operand are packed only if there are more multiplications than this.
+_PACKED_WORK = 1 << 21
+# The fewest columns for which strided rows are transposed. That takes as long as a product with about 50 columns, but
+# reading a few elements of each cache line takes longer.
+_TRANSPOSED_COLUMNS = 16
+# The fewest columns for which rows are converted once instead of for each panel.
+_CONVERTED_COLUMNS = 48
+# The fewest columns if the left operand lacks an axis of the result, along which its rows are packed anew.
+_PACKED_AGAIN = 64
+# With at most this many columns, the pixels of images are not transposed by a processor with few registers. Measured:
+# not transposing takes 0.4 of the time with 32 columns, 0.65 to 0.75 with 64, and as long with 128.
+_FEW_PIXEL_COLUMNS = 96
+# The most columns for which a processor with many registers does not transpose pixels.
+_FEWEST_PIXEL_COLUMNS = 32
+# The most terms of a block of packed rows.
+_PACKED_TERMS = 512
+# A block of packed rows has at most one term per this many bytes of L2, so that a small L2 holds as many rows.
+_BYTES_OF_A_TERM = 2 << 10
+# The most terms of a block of strided rows that are not packed: L1 keeps a cache line of each term.
+_STRIDED_TERMS = 128
+# Strided rows are cut into such blocks only if there are more terms than this.
+_NEAR_TERMS = 320
+# Rows with at most ``_STRIDED_TERMS`` terms are not packed if the left operand takes at most this share of L2.
+_NEAR_SHARE = 1 / 2
+
+# Panels of a group, all of which a tile of rows multiplies before the next tile does. Products are fastest with six
+# panels, and slower again with twelve.
+PANELS_OF_A_GROUP = 6
+# With at most this many rows, blocks have few enough terms that L2 holds all panels of a group.
+_ROWS_OF_A_GROUP = 1024
+# If L2 held all panels only for fewer terms than this, sums would be stored and loaded too often.
+_FEWEST_OF_A_GROUP = 384
+# In that case, the most terms of a block; groups then have fewer panels.
+_TERMS_OF_SMALL_GROUPS = 768
+
+# Rows of the right operand that are more than this many bytes apart compete for the same sets of a cache. They are
+# packed if they are read again.
+FAR_BYTES = 1 << 10
+# But with fewer rows on the left than this, packing a panel for L2 takes longer than it saves. The keys are the most
+# bytes between rows of the right operand.
+_ROWS_TO_PACK = {2 << 10: 192, 4 << 10: 96}
+# The fewest rows on the left for which rows that are farther apart are packed. Rows apart by a power of two share few
+# sets of L2, so a block of unpacked rows has few enough terms that its whole rows would take half of L2.
+_ROWS_TO_PACK_FAR = 32
+# The fewest rows for tiles of two vectors, on processors with few registers: they multiply more slowly and read only
+# one or two cache lines of each row, so packing pays from fewer rows on.
+_ROWS_TO_PACK_NARROW = 16
+# If unpacked rows are at least this many bytes apart, panels of three vectors are faster than those of four.
+_NARROW_BYTES = 3 << 10
+# A right operand with near rows is never packed if it takes at most this share of L2.
+_SMALL_SHARE = 1 / 4
+
+# The most blocks of tiles in a panel. The numbers for AMX are measured: docs/decisions/0050-amx.md.
+_BLOCKS_OF_TILES = 4
+# The most packed words in a column of a panel: the rows of the left operand that all its blocks read then have 64 KB.
+_DEEPEST_TILES = 512
+# With fewer words than that, a panel of a large result has more blocks in proportion, up to this many.
+_MOST_BLOCKS = 64
+# A result is large if it takes this share of L2. Writing it takes longer than multiplying, and long pieces of its rows
+# are written faster.
+_FAR_RESULT = 1 / 2
 
 # Up to this many rows, panels of packed words are two cache lines wide, which increases memory bandwidth.
 FEW_ROWS_OF_WORDS = 16
@@ -94,13 +130,13 @@ class Contraction:
 
 
 def match(stage: Stage, prefix: int = 0) -> Contraction | None:
-    """The contraction that a stage is, if it is a sum of products with a free axis in both operands.
+    """Matches a stage that is a sum of products with a free axis in both operands; returns its contraction or None.
 
     Args:
         stage: the stage.
-        prefix: the number of its first axes that loops around it have bound, which never are axes of the tile. If these
-            loops also compute an operand, they keep it for one batch at a time. Then it no longer depends on the axis
-            of the batch, which thus looks like an axis of rows.
+        prefix: the number of leading axes bound by surrounding loops, which are never axes of the tile. If these loops
+            also compute an operand, they keep it for one batch at a time. Such an operand does not depend on the batch
+            axis, which would be mistaken for an axis of rows.
     """
     if not isinstance(stage, Stage) or stage.combine is not tirx.Add:
         return None
@@ -135,7 +171,7 @@ class Tiling:
     streamed: bool = False  # whether all panels of a task go by within a block
     packs_rows: bool = False  # whether a task copies its rows of the left operand, transposed or converted
     grouped: bool = False  # whether a tile of rows meets several panels before the next one
-    unpacked: bool = False  # whether the right operand is read where it is, although its rows are apart
+    unpacked: bool = False  # whether the right operand is read without packing, although its rows are apart
 
 
 def plan(contraction: Contraction, machine: Machine) -> Tiling:
@@ -229,20 +265,20 @@ def _has_strided_terms(contraction: Contraction, lanes: int) -> bool:
 
 
 def _has_converted_terms(contraction: Contraction) -> bool:
-    """Whether the terms of the left operand are neighbours and become another type before they are multiplied."""
+    """Whether the terms of the left operand are neighbours that are converted before they are multiplied."""
     left = contraction.left
     is_other = isinstance(left, tirx.Cast) or str(left.ty) != accumulator(contraction.stage.dtype)
     return is_other and _has_packable_rows(contraction) and has_near_terms(contraction)
 
 
 def _has_packable_rows(contraction: Contraction) -> bool:
-    """Whether rows and terms are as many as is known when it is compiled, and terms are no packed words."""
+    """Whether the numbers of rows and terms are static, and terms are not packed words."""
     axes = [contraction.row, *contraction.stage.reduce]
     return contraction.dot is None and all(isinstance(axis.extent, int) and axis.limit is None for axis in axes)
 
 
 def has_near_terms(contraction: Contraction) -> bool:
-    """Whether the left operand is an array, converted or not, of which the terms of a row are neighbours."""
+    """Whether the left operand is an array, converted or not, in which the terms of a row are neighbours."""
     left, stage = contraction.left, contraction.stage
     load = left.value if isinstance(left, tirx.Cast) else left
     return isinstance(load, ir.TensorLoad) and (
@@ -251,7 +287,7 @@ def has_near_terms(contraction: Contraction) -> bool:
 
 
 def _gains_by_packing_rows(contraction: Contraction, is_converted: bool, machine: Machine) -> bool:
-    """Whether to transpose or convert rows of the left operand once takes less time than for each panel."""
+    """Whether transposing or converting rows of the left operand once takes less time than for each panel."""
     stage, column = contraction.stage, contraction.column
     work = build.points([*stage.space, *stage.reduce])
     if not all(isinstance(axis.extent, int) for axis in (contraction.row, column, *stage.reduce)):
@@ -266,11 +302,11 @@ def _gains_by_packing_rows(contraction: Contraction, is_converted: bool, machine
 
 
 def _stays_near(contraction: Contraction, machine: Machine) -> bool:
-    """Whether a left operand with strided terms is read as fast where it is.
+    """Whether a left operand with strided terms is read as fast without packing it.
 
-    So it is if L2 holds it and there are few terms. In images, of which terms are pixels, transposing takes longer than
-    it saves if few columns multiply what is transposed, or unless L2 is large. Narrow panels of many columns are so
-    many that the operand would be read too often.
+    That holds if there are few terms and L2 keeps the operand. If the terms are pixels of images, transposing takes
+    longer than it saves with few columns, or without a large L2. With few registers panels are narrow, so there are
+    many of them, which would read the operand too often.
     """
     nbytes, terms, columns = _left_bytes(contraction), contraction.stage.reduce, build.points([contraction.column])
     has_few = machine.registers < MANY_REGISTERS
@@ -285,15 +321,15 @@ def _stays_near(contraction: Contraction, machine: Machine) -> bool:
 
 
 def _left_bytes(contraction: Contraction) -> int | None:
-    """The bytes of the array that is the left operand; None if it is computed, or of a dynamic size."""
+    """The size in bytes of the left operand's array; None if the operand is computed or has a dynamic size."""
     left = contraction.left
     return build.nbytes(left.source) if isinstance(left, ir.TensorLoad) and build.is_static(left.source) else None
 
 
 def _gains_by_long_rows(contraction: Contraction) -> bool:
-    """Whether to pack a group of panels of few terms, row by row, takes less time than one panel of many.
+    """Whether packing a group of panels of few terms, row by row, takes less time than one panel of many terms.
 
-    So it does if few rows multiply what is packed, and a row of the right operand is contiguous.
+    That holds if few rows multiply the panels, and rows of the right operand are contiguous.
     """
     return _rows_of(contraction) <= _ROWS_OF_A_GROUP and _has_contiguous_rows(contraction)
 
@@ -301,7 +337,7 @@ def _gains_by_long_rows(contraction: Contraction) -> bool:
 def _is_read_in_place(contraction: Contraction, machine: Machine) -> bool:
     """Whether the right operand is too small to pack, or too few rows multiply it.
 
-    A left operand that L2 does not hold is fetched while panels go by.
+    The result is False if L2 does not hold the left operand, which is then fetched for each panel.
     """
     right = contraction.right
     if contraction.dot is not None or str(right.ty) != accumulator(contraction.stage.dtype):
@@ -324,7 +360,7 @@ def _is_read_in_place(contraction: Contraction, machine: Machine) -> bool:
 
 
 def _is_near_panel(contraction: Contraction, columns: int, machine: Machine) -> bool:
-    """Whether L1 holds a panel of so many columns, so that narrow tiles of more rows multiply as fast as wide ones.
+    """Whether L1 holds a panel of ``columns`` columns, so that narrow tiles of more rows are as fast as wide ones.
 
     With a large L2 cache, wide tiles are faster at any depth of the panel.
     """
@@ -342,7 +378,7 @@ def _rows_of(contraction: Contraction) -> int:
 def right_array(contraction: Contraction) -> ir.TensorLoad | None:
     """The load of the largest array of the right operand, or of a packed word's first term; None if there is none.
 
-    It may be computed from that array if the left one is not converted, which would be converted again for each panel.
+    The operand may be computed from that array unless the left operand is converted, once again for each panel.
     """
     left, right = contraction.left, contraction.right
     if contraction.dot is None:
@@ -367,7 +403,7 @@ def _has_contiguous_rows(contraction: Contraction) -> bool:
 
 
 def bytes_between_rows(contraction: Contraction) -> Size | None:
-    """The bytes from one row of the right operand to the next; None if they vary, or it is no array."""
+    """The bytes from one row of the right operand to the next; None if they vary, or it is not an array."""
     right, stage = contraction.right, contraction.stage
     if not isinstance(right, ir.TensorLoad) or not stage.reduce:
         return None
@@ -378,8 +414,8 @@ def bytes_between_rows(contraction: Contraction) -> Size | None:
 def _panels_of_tiles(contraction: Contraction, machine: Machine) -> Tiling:
     """Panels of several blocks of two by two tiles of AMX, or of a block of one by four.
 
-    All blocks of a panel read the same rows of the left operand in turn, which stay near. The words of an instruction
-    are the last reduced axis.
+    All blocks of a panel read the same rows of the left operand in turn, so the rows stay in cache. The words of an
+    instruction are the last reduced axis.
     """
     lanes = TILE_WORDS
     columns = lanes * tiles_across(contraction.row.extent, build.points([contraction.column]))
@@ -395,7 +431,7 @@ def _panels_of_tiles(contraction: Contraction, machine: Machine) -> Tiling:
 
 
 def _most_blocks(contraction: Contraction, blocks: int, machine: Machine) -> int:
-    """The most blocks of tiles in a panel, of so many in a row of the result."""
+    """The most blocks of tiles in a panel, if a row of the result has ``blocks`` of them."""
     stage = contraction.stage
     written = [*([stage.output] if stage.keep else []), *(epilogue.output for epilogue in stage.epilogues)]
     nbytes = build.points(stage.space) * sum(build.bits(str(output.dtype)) for output in written) // 8
@@ -406,7 +442,7 @@ def _most_blocks(contraction: Contraction, blocks: int, machine: Machine) -> int
 
 
 def _is_low(rows: Size) -> bool:
-    """Whether so many rows are at most one tile of AMX."""
+    """Whether one tile of AMX holds this number of rows."""
     return isinstance(rows, int) and rows <= TILE_ROWS
 
 
@@ -417,7 +453,7 @@ def tiles_across(rows: Size, columns: int) -> int:
 
 
 def most_terms(columns: int, dtype: str, machine: Machine) -> int:
-    """The most terms of a block: a panel of so many columns fits its share of a cache."""
+    """The most terms of a block whose panel of ``columns`` columns fits its share of a cache."""
     level = machine.settings.panel_level
     panel = _SHARES[level] * machine.cache_bytes(level)
     return max(1, int(panel) * 8 // (columns * build.bits(dtype)))
@@ -437,7 +473,7 @@ def _tile_size(extent: Size, most: int, least: int) -> int:
 
 
 def _block_reduction(axes: Sequence[Axis], depth: int) -> tuple[tuple[Axis, ...], tuple[Axis, ...], Env]:
-    """Splits the reduced axes into loops over blocks and loops within a block of at most ``depth`` terms."""
+    """Splits the reduced axes into loops over blocks, and loops within a block of at most ``depth`` terms."""
     inner: list[Axis] = []
     rest = list(axes)
     while rest and isinstance(rest[-1].extent, int) and volume(inner) * rest[-1].extent <= depth:

@@ -28,27 +28,28 @@ from tvmfun.lower.tir.build import Axis, Env, Expr, Size, volume
 from tvmfun.lower.tir.micro_kernels.moves import RowsCopy
 from tvmfun.lower.tir.micro_kernels.products import Next
 
-# The share of the L2 cache that rows of a strided left operand take while panels go by, and the fewest rows for which
-# packing the panels again pays.
-_SHARE_OF_ROWS, _FEWEST_ROWS = 3 / 4, 128
-# Of a left operand with fewer rows per task, tasks are panels with all rows, by the level of the cache for a panel. To
-# pack one takes as long as its product with eight rows, and with fourteen if it packs words of int8. But with many
-# rows, sums of a panel between blocks of terms leave the L2 cache.
+# The share of L2 for rows of a strided left operand, while all panels read them.
+_SHARE_OF_ROWS = 3 / 4
+# Packing panels again for each block of rows pays only if a block has at least this many.
+_FEWEST_ROWS = 128
+# If tasks had fewer than this many rows, each task is a panel with all rows: packing a panel costs as much as
+# multiplying it by 8 rows (14 for int8). With more, its sums would leave L2 between blocks of terms. The keys are the
+# levels of the cache for a panel.
 _FEW_ROWS = {1: 96, 2: 192}
-# If panels alone are too few or too uneven for tasks, each is packed for blocks of at least so many rows.
+# If panels alone are too few or too uneven for tasks, each is packed for blocks of at least this many rows.
 _ROWS_OF_A_BLOCK = 96
-# The least width of a panel that takes about as long as the others, relative to theirs.
+# A last panel with at least this share of the usual width takes about as long as the others.
 _EVEN = 7 / 8
-# An epilogue of so many operations per element runs in a loop over the rows of a tile, which is as fast as unrolled and
-# takes up to a quarter less time to compile.
+# An epilogue with at least this many operations per element runs in a loop over the rows of a tile. That is as fast as
+# unrolled code and takes up to a quarter less time to compile.
 _MANY_OPERATIONS = 16
-# Fewer panels read the left operand too rarely.
+# With fewer panels than this, the left operand is read too rarely.
 _FEW_PANELS = 4
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Columns that are computed together: ``width`` from ``start`` on, of which ``valid`` exist (None: all)."""
+    """Columns that are computed together: ``width`` columns from ``start`` on; ``valid`` of them exist (None: all)."""
 
     start: Expr
     width: int
@@ -67,14 +68,14 @@ class ContractionLoops:
     """Builds one contraction's loops, from the tasks inwards to the register tile.
 
     Args:
-        contraction, tiling: what is computed, and the sizes of the tiles.
+        contraction, tiling: the contraction, and the sizes of its tiles.
         prefix: the number of leading axes that loops around it have bound.
         tasks: the least number of tasks, if possible.
         machine: the processor.
-        later: whether the output has sums already, to which these are added; not with epilogues.
+        later: whether sums are added to those in the output; not with epilogues.
     """
 
-    #: The panels from one to that of which it fetches the rows; 0 if it does not.
+    #: The distance in panels to the one whose rows are fetched; 0 if none are.
     panels_ahead = 0
 
     def __init__(
@@ -112,7 +113,7 @@ class ContractionLoops:
         self.partial = self.stage.output
         if self.blocked and self.dtype != self.stage.dtype:
             self.partial = build.scratch(self.stage.output.shape, self.dtype, "partial")
-        # Whether final sums are stored as they are, in the same way as those of earlier blocks.
+        # Whether final sums are stored without epilogues or conversion, like the sums of earlier blocks.
         self.stores_sums = not self.stage.epilogues and self.dtype == self.stage.dtype
 
     def divide(self) -> None:
@@ -163,7 +164,7 @@ class ContractionLoops:
     def _tiles_in_cache(self) -> int | None:
         """The most tiles of rows whose left elements stay in L2 for all panels; None if that does not matter.
 
-        The elements of a row that are apart are not prefetched, so reading them from memory for each panel is slow.
+        Strided elements of a row are not prefetched, so reading them from memory for each panel is slow.
         """
         left, tiling = self.contraction.left, self.tiling
         if not isinstance(left, ir.TensorLoad) or not build.is_static(left.source):
@@ -171,7 +172,7 @@ class ContractionLoops:
         panels = build.ceil_div(build.points([self.column]), tiling.columns)
         item = build.bits(str(left.source.dtype)) // 8
         of_row = build.points(self.stage.reduce) * item
-        # What the panels of one batch read; the windows of a convolution overlap.
+        # The bytes that the panels of one batch read; the windows of a convolution overlap.
         left_bytes = min(build.points([*self.beside, self.row]) * of_row, build.nbytes(left.source))
         if panels < _FEW_PANELS or left_bytes <= self.machine.cache_bytes(3):
             return None
@@ -194,7 +195,7 @@ class ContractionLoops:
         return _FEW_ROWS[self.machine.settings.panel_level]
 
     def _choose_tasks(self) -> list[Axis]:
-        """The axes to run in parallel: as many as give enough tasks, those that split the larger operand first."""
+        """The axes to run in parallel: enough of them for the tasks, first those that split the larger operand."""
         along = [*self.beside, self.blocks]
         axes = [*self.around, self.panels, *along] if self.columns_first else [*self.around, *along, self.panels]
         taken: list[Axis] = []
@@ -225,7 +226,7 @@ class ContractionLoops:
         return IfThenElse(env[self.panels.var] < full, whole, part)
 
     def panel(self, env: Env, panel: Panel, beside: Sequence[Axis]) -> Stmt:
-        """All rows of one panel, for one block of the reduced axes after the other, or for the one at ``env``."""
+        """All rows of one panel, block by block of the reduced axes, or for the block at ``env``."""
         outer = [axis for axis in self.tiling.outer if axis.var not in env]
         return build.nest(outer, env, lambda env: self.block_of_terms(env, panel, beside))
 
@@ -280,7 +281,7 @@ class ContractionLoops:
         if not self.tiling.inner or self.tiling.unpacked or reuse < 4:
             return False
         distance = bytes_between_rows(self.contraction)
-        # Of a deep panel even near rows would compete for the same sets of L1 and L2, unless they are the panel's own.
+        # In a deep panel even near rows compete for the same sets of L1 and L2, unless the panel has whole rows.
         is_deep = self.machine.settings.panel_level == 2
         near = size * build.bits(self.dtype) // 8 if is_deep else FAR_BYTES
         return distance is None or dims.typical(distance) > near
@@ -376,7 +377,7 @@ class ContractionLoops:
         return build.loop if reads_several(self.contraction.right) else build.vectorized
 
     def packs_transposed(self, panel: Panel) -> bool:
-        """Whether the right operand is contiguous along the innermost reduced axis, and the panel has a whole tile."""
+        """Whether the right operand is contiguous along the innermost reduced axis, and a tile fits the panel."""
         right, stage, lanes = self.contraction.right, self.stage, self.tiling.lanes
         has_tiles = panel.width >= lanes if self.dot is None else panel.width % lanes == 0
         if not self.tiling.inner or not has_tiles or self.tiling.inner[-1].extent < lanes:
@@ -435,7 +436,7 @@ class ContractionLoops:
             return build.loop(last, width, element)
 
         def clear(env: Env, position: Expr) -> Stmt:
-            """Zeros in the last vector, of which the padding stays."""
+            """Stores zeros in the last vector, whose padding stays zero."""
             depth = self.depth({**env, last.var: position})
             zeros = tirx.Broadcast(build.zero(self.term), lanes)
             return BufferStore(
@@ -491,7 +492,7 @@ class ContractionLoops:
         return None if panel.valid is not None else steps_of(self, env, packed, self.rows_ahead(env, rows))
 
     def fewer_rows(self, env: Env, count: Size, panel: Panel, packed: Buffer | None) -> Stmt:
-        """The rows that are left; a dynamic number in tiles of a half, a quarter, ... of the rows."""
+        """The remaining rows; a dynamic number of them in tiles of a half, a quarter, ... of the rows."""
         extent, rows = self.row.extent, self.tiling.rows
         if isinstance(count, int):
             return self.tile(env, build.index(self.row, extent - count), count, panel, packed)
@@ -511,7 +512,7 @@ class ContractionLoops:
         return product_tiles(self, env, lambda i: tile)
 
     def rows_ahead(self, env: Env, rows: int) -> RowsAhead | None:
-        """The rows of the next tile that the loops of a tile of so many rows fetch, if they do."""
+        """The rows of the next tile that the loops of a tile with ``rows`` rows fetch, or None."""
         return None
 
     def over_terms(self, env: Env, top: Expr, rows: int, update: Callable[[Env], Stmt]) -> Stmt:
@@ -538,7 +539,7 @@ class ContractionLoops:
         return self.block_number(env) == volume(self.tiling.outer) - 1
 
     def by_end(self, env: Env, write: Callable[[bool], Stmt]) -> Stmt:
-        """The statements of ``write(is_final)``: those for final sums in the last block of terms, the others before."""
+        """Statements by ``write(is_final)``: for final sums in the last block of terms, and for partial sums before."""
         if not self.blocked or self.stores_sums:
             return write(True)
         return IfThenElse(self.is_last_block(env), write(True), write(False))

@@ -33,7 +33,7 @@ class Dot:
         result: the dtype of the sums.
         vectors: by vector width in bytes, the required processor feature and LLVM's name of the instruction, that of
             its intrinsic or, for tiles, of its assembly.
-        adds: whether it adds to a sum; if not, it only adds the products of a word.
+        adds: whether it adds to a sum, or only adds up the products of a word.
         shifted: whether 128 is added to the left terms, which are signed where the instruction takes unsigned ones.
     """
 
@@ -102,7 +102,7 @@ class Dot:
         return tirx.call_pure_extern(f"{self.result}x{lanes}", PREFIX + self.name, total, left, right)
 
     def span(self, words: Size) -> int:
-        """The number of words along the reduced axis that one instruction multiplies, of so many in all."""
+        """The number of words along the reduced axis that one instruction multiplies, if there are ``words`` in all."""
         return 1
 
     def with_definition(self, stmt: Stmt, lanes: int) -> Stmt:
@@ -130,7 +130,7 @@ TILE_ROWS = TILE_WORDS = 16
 # The most words of padded rows, relative to those of the factor.
 _MOST_PADDING = 1.25
 
-# Fewer rows, columns or words leave most of a tile empty, and vectors take less time.
+# With fewer rows, columns or words, most of a tile would be empty, and vectors take less time.
 FEWEST = 8
 
 
@@ -138,14 +138,14 @@ FEWEST = 8
 class TileDot(Dot):
     """An instruction of AMX, which multiplies whole tiles of packed words.
 
-    A tile has up to 16 rows of 64 bytes. The left one has a row of words for each row of the result, the right one a
-    row of 16 words for each word of a left row. Tiles are loaded from and stored to memory only.
+    A tile has up to 16 rows of 64 bytes. The left tile has a row of words for each row of the result, the right tile a
+    row of 16 words for each word of a left row. Tiles are loaded only from memory, and stored only to it.
     """
 
     def span(self, words: Size) -> int:
-        """The words of a left row: as many as a tile holds, or nearly, so that little or no padding is needed.
+        """The words of a left row: about as many as a tile holds, so that little or no padding is needed.
 
-        An instruction takes as long for fewer. Rows that are padded anyway are whole cache lines, if that is little.
+        An instruction takes as long for fewer words. Rows that are padded anyway fill whole lines if that adds little.
         """
         if not isinstance(words, int) or not words:
             return TILE_WORDS
@@ -164,7 +164,7 @@ class TileDot(Dot):
         return _importing(_TILES + "".join(_block(self.name, *shape) for shape in shapes), stmt)
 
     def call(self, function: str, shape: tuple[int, int] | None, *arguments: Expr) -> Stmt:
-        """A call of a function of :meth:`with_definitions`; those of a block have its shape in their names."""
+        """A call of a function of :meth:`with_definitions`; names of a block's functions contain its shape."""
         name = "tiles" if shape is None else f"{self.name}_{shape[0]}x{shape[1]}"
         arguments = tuple(build.cast(x, "int32") if _is_integer(x) else x for x in arguments)
         return tirx.Evaluate(tirx.call_extern("int32", f"{PREFIX}{name}_{function}", *arguments))
@@ -178,10 +178,14 @@ def _importing(text: str, stmt: Stmt) -> Stmt:
     return AttrStmt(tirx.const(0, "int32"), "pragma_import_llvm", ir.StringImm(text), stmt)
 
 
-# Tiles 0 to 3 hold sums, 4 and 5 left factors, 6 and 7 right ones.
-_LEFT, _RIGHT = 4, 6
-# By tile: the offsets in the configuration of its bytes per row, and of its rows.
-_BYTES_AT, _ROWS_AT = 16, 48
+# The first tile of left factors; tiles 0 to 3 hold sums.
+_LEFT = 4
+# The first tile of right factors; the last one is 7.
+_RIGHT = 6
+# The offset of the bytes per row of tile 0 in the configuration; the other tiles follow.
+_BYTES_AT = 16
+# The offset of the number of rows of tile 0.
+_ROWS_AT = 48
 
 
 def _configure() -> str:

@@ -34,7 +34,7 @@ from tvmfun.lower.tir.walk import find, rewrite
 
 CHUNK = 64  # vectors per task along a long contiguous axis
 _MOST_CUTS = 3  # each costs a loop nest
-# The most bytes of a row that is written part by part, instead of each part of all rows.
+# The most bytes of a row whose parts are written one after the other, instead of one part of all rows after another.
 _SHORT_ROW = 4 << 10
 
 
@@ -49,8 +49,8 @@ def emit_maps(
 ) -> Stmt:
     """The loop nest of maps over the same space, whose first ``prefix`` axes are bound in ``env``.
 
-    No other stage reads the outputs in ``private``, so they stay in registers. Beside each vector, ``fetch`` says what
-    else to fetch.
+    No other stage reads the outputs in ``private``, so they stay in registers. ``fetch`` has the elements to prefetch
+    with each vector.
     """
     lead = stages[0]
     axes = list(lead.space[prefix:])
@@ -80,10 +80,10 @@ def emit_maps(
 
 
 def _pieces(stage: Stage, last: Axis, machine: Machine) -> list[Stage]:
-    """The parts of a map between constants with which it compares the last index; none if it needs no cut.
+    """Cuts a map at the constants with which it compares the last index; no parts if it needs no cut.
 
     Where the cases of an ``if_then_else`` meet within a vector, as in a concatenation or between an array and its
-    padding, each lane would be a branch. Several conditions are too much for a branch of each vector as well.
+    padding, each lane would be a branch. With several conditions even a branch per vector costs too much.
     """
     if not isinstance(last.extent, int) or stage.epilogues:
         return []
@@ -227,7 +227,7 @@ def _transposed_load(stage: Stage, axes: Sequence[Axis], machine: Machine) -> tu
 
 
 def _too_small(axes: Sequence[Axis], lanes: int) -> Expr | None:
-    """The condition that an axis is shorter than a tile; None if that is known to be false."""
+    """The condition that an axis is shorter than a tile; None if it never is."""
     tests = [build.index(a, a.extent) < lanes for a in axes if not dims.always_le(lanes, a.extent)]
     return tirx.any(*tests) if tests else None
 
@@ -306,7 +306,7 @@ def _vector(
 ) -> Stmt:
     """All stages on one vector: all results are computed into registers before the first store.
 
-    So outputs can be written over inputs. Results in ``private`` are not stored.
+    Therefore outputs can be written over inputs. Results in ``private`` are not stored.
     """
     # TVM cannot keep a vector of bools in a register.
     buffers = [stage.output for stage in stages if str(stage.output.dtype) != "bool"] if len(stages) > 1 else []

@@ -17,7 +17,7 @@ from tvmfun.lower.tir.build import Env, Expr
 def loops_of(
     contraction: Contraction, prefix: int, machine: Machine, tasks: int, later: Expr | None = None
 ) -> ContractionLoops:
-    """The loops of a contraction without tiles of AMX, of which the first ``prefix`` axes are bound elsewhere."""
+    """The loops of a contraction without tiles of AMX, whose first ``prefix`` axes are bound elsewhere."""
     tiling = plan(contraction, machine)
     kind = ContractionLoops
     if tiling.streamed:

@@ -1,7 +1,7 @@
-"""The loops of contractions of which an operand has its rows or terms far apart in memory.
+"""The loops of contractions with an operand whose rows or terms are far apart in memory.
 
-The prefetcher follows a few rows, but neither columns nor terms that are more than a page apart; and what is apart by a
-power of two competes for the same sets of a cache.
+The prefetcher follows a few rows, but neither columns nor terms that are more than a page apart. Elements whose
+distance is a power of two compete for the same sets of a cache.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class _Strips(ContractionLoops):
 class StreamedLoops(_Strips):
     """Loops in which a task has a strip of panels: for each block of terms, all rows of all panels.
 
-    So each row of the right operand is read along the strip, and fetched into L2 two panels ahead: its rows may be more
-    than the prefetcher follows. The sums of the strip stay in L2 between blocks.
+    Each row of the right operand is read along the strip, and fetched into L2 two panels ahead, because there may be
+    more rows than the prefetcher follows. The sums of the strip stay in L2 between blocks.
     """
 
-    # The fewest bytes of a row in a strip: two pages, at whose ends the prefetcher begins anew.
+    # The fewest bytes of a row in a strip: two pages, since the prefetcher restarts at each page.
     _LENGTH = 8 << 10
     panels_ahead = 2
 
@@ -90,14 +90,21 @@ class PackedRowsLoops(_Strips, GroupedLoops):
     several.
     """
 
-    # The share of L2 for the rows of a block, beside wide and narrow panels, and the fewest rows of a task if there are
-    # two per core.
-    _SHARE, _SHARE_OF_NARROW, _ROWS_OF_A_TASK = 1 / 2, 3 / 4, 256
-    # Strips of panels: the fewest rows, and how much more than the average the last thread to finish may have to do.
-    _ROWS_OF_A_STRIP, _UNEVEN = 64, 17 / 16
-    # Panels are narrow up to so many bytes of a row, of which a group has so many.
-    _NARROW, _BYTES_OF_A_GROUP = 128, 512
-    # The rows and terms of a block begin after so many: the last tiles may begin before the block.
+    # The share of L2 for the rows of a block; wide panels take the rest.
+    _SHARE = 1 / 2
+    # The share of L2 for the rows of a block with narrow panels.
+    _SHARE_OF_NARROW = 3 / 4
+    # The fewest rows of a task if there are two tasks per core.
+    _ROWS_OF_A_TASK = 256
+    # The fewest rows of a strip of panels.
+    _ROWS_OF_A_STRIP = 64
+    # The most work of the last thread to finish, relative to the average.
+    _UNEVEN = 17 / 16
+    # Panels are narrow if a row has at most this many bytes.
+    _NARROW = 128
+    # The bytes of a row of a group of narrow panels.
+    _BYTES_OF_A_GROUP = 512
+    # Rows and terms before a block in its buffer, since the last tiles may begin before the block.
     _BEFORE = 16
 
     def divide(self) -> None:
@@ -115,7 +122,7 @@ class PackedRowsLoops(_Strips, GroupedLoops):
         most = int(share * self.machine.cache_bytes(2)) // (terms * build.bits(self.term) // 8) // rows
         cores = self.machine.cores
         is_wide = self.column.extent > self.row.extent
-        # More tasks end more evenly, but each packs all panels again.
+        # More tasks end more evenly, but each task packs all panels again.
         tasks = cores if is_wide or self.row.extent < 2 * cores * self._ROWS_OF_A_TASK else 2 * cores
         wanted = 1 if self.tasks == 1 else build.ceil_div(tasks, batch)
         size = build.ceil_div(panels, min(wanted, panels))

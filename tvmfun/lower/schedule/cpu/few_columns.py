@@ -23,17 +23,23 @@ from tvmfun.lower.schedule.stages import Stage
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr, volume
 
-# Adding up the lanes of a column takes as long as about so many terms.
+# The fewest terms per column: adding up the lanes of a column takes as long as about this many terms.
 LEAST_TERMS = 64
-# Below, products take some ten microseconds, and compiling the tiles matters more.
+# The fewest multiplications. Smaller products take about ten microseconds, and compiling the tiles matters more.
 LEAST_WORK = 1 << 20
+# The most rows of a tile.
 MOST_ROWS = 8
-# Few rows are at most so many vectors. Of numbers that other instructions multiply in pairs, there are fewer in cache,
-# and from memory.
-_FEW_ROWS, _FEW_OF_PAIRS, _FEW_FROM_MEMORY = 3 / 4, 1 / 8, 1 / 4
-# To transpose the other operand would take longer, so that fewer terms and less work suffice.
-_TERMS_OF_ROWS, _WORK_OF_ROWS = 16, 1 << 17
-# Tiles whose sums wait in memory between blocks of terms.
+# The most rows that are exchanged with columns, in vectors.
+_FEW_ROWS = 3 / 4
+# The most such rows of a narrow dtype that L2 holds: other instructions multiply it in pairs.
+_FEW_OF_PAIRS = 1 / 8
+# The most such rows of a narrow dtype that is read from memory.
+_FEW_FROM_MEMORY = 1 / 4
+# The fewest terms per row for an exchange: fewer than ``LEAST_TERMS``, since transposing the operand takes longer.
+_TERMS_OF_ROWS = 16
+# The fewest multiplications for an exchange.
+_WORK_OF_ROWS = 1 << 17
+# The number of tiles whose sums wait in memory between blocks of terms.
 TILES = 16
 
 
@@ -130,7 +136,7 @@ class _FewColumns:
         most = min((machine.registers - 1) // (self.columns + 1), MOST_ROWS)
         self.tiles = Axis.fresh(self.row, build.ceil_div(self.row.extent, most))
         self.rows = build.ceil_div(self.row.extent, self.tiles.extent)
-        # The right factor of a block of terms stays in the L1 cache while tiles of rows go by.
+        # A block's terms of the right factor stay in L1 while all tiles of rows read them.
         self.vectors = self.terms // self.lanes
         nbytes = self.columns * self.lanes * build.bits(self.stage.dtype) // 8
         blocks = build.ceil_div(self.vectors, max(1, machine.cache_bytes(1) // 2 // nbytes))
@@ -196,14 +202,14 @@ class _FewColumns:
         return build.seq(*(AllocBuffer(own) for line in sums for own in line), start, loop, finish)
 
     def _prefetch(self, env: Env, i: int, start: Expr) -> Stmt:
-        """Fetches a cache line of a row of the next tile: the hardware would begin anew at each row."""
+        """Fetches a cache line of a row of the next tile: the hardware prefetcher would restart at each row."""
         first = _terms_at(self.stage, start, tirx.const(0, str(start.ty)))
         at = {**env, self.row.var: env[self.row.var] + i, **first}
         loads = build.loads(build.substitute(self.contraction.left, at))
         return build.prefetch(max(loads, key=lambda load: len(load.indices)), level=2)
 
     def _finish(self, env: Env, i: int, sums: Sequence[Buffer]) -> Stmt:
-        """Adds up the lanes of a row's sums and the terms that fill no vector, and stores the results."""
+        """Adds up the lanes of a row's sums and the terms after the last vector, and stores the results."""
         at = {**env, self.row.var: env[self.row.var] + i}
         totals = build.scratch([self.columns], self.stage.dtype, "totals")
         stmts: list[Stmt] = [AllocBuffer(totals)]

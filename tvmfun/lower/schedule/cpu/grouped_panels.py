@@ -1,4 +1,4 @@
-"""The loops of contractions of which a tile of rows meets several panels in L2 before the next tile does."""
+"""The loops of contractions in which a tile of rows multiplies several panels in L2 before the next tile does."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from tvmfun.lower.tir.build import Axis, Env, Expr, Size, volume
 from tvmfun.lower.tir.micro_kernels.products import Next
 
 _LINES_OF_A_PAGE = 64
-# Multiplications, a fraction of a millisecond, up to which compiling matters more than the last percents of speed.
+# With at most this many multiplications, a fraction of a millisecond, short compile times matter more than full speed.
 _LITTLE_WORK = 1 << 26
-# More panels read the rows of a tile so long that nothing is gained by fetching them earlier.
+# With more panels than this, the rows of a tile are read for so long that fetching them earlier gains nothing.
 _FEW_PANELS = 4
-# How much more than without groups the last thread to finish may have to do: groups gain at least as much.
+# The most work of the last thread to finish, relative to its work without groups: groups gain at least as much.
 _UNEVEN = 17 / 16
 
 
 class GroupedLoops(ContractionLoops):
-    """Loops in which a task packs a group of panels, which together take the share of L2 that one may take.
+    """Loops in which a task packs a group of panels that together take a single panel's share of L2.
 
     A single panel is a narrow strip of the output: each row of a tile is on another page, and the prefetcher follows
-    none of them. A group has longer pieces of each row, of the output and of what the epilogues read, and the rows of
+    none of them. A group has longer pieces of each row, of the output and of the epilogues' inputs, and the rows of
     the left operand stay in L1 meanwhile.
     """
 
@@ -41,7 +41,7 @@ class GroupedLoops(ContractionLoops):
         self.line = self._line()
 
     def _size(self) -> int:
-        """The most panels of a group with which the last thread to finish has about as many as without groups."""
+        """The most panels of a group for which the last thread to finish has about as many panels as without groups."""
         terms, panels, cores = volume(self.tiling.inner), self.panels.extent, self.machine.cores
         if not self.wants_packing(self.row.extent // self.tiling.rows):
             return 1
@@ -58,7 +58,7 @@ class GroupedLoops(ContractionLoops):
     def _line(self) -> int | None:
         """The number of terms in a cache line of the left operand, if its rows are fetched before they are read.
 
-        It pays if there are more rows than L2 holds, none longer than a page, and few panels read them.
+        Fetching pays if L2 does not hold all rows, none is longer than a page, and few panels read them.
         """
         left, inner = self.contraction.left, self.tiling.inner
         if not isinstance(left, ir.TensorLoad) or not inner or not build.is_static(left.source):
@@ -126,7 +126,7 @@ class GroupedLoops(ContractionLoops):
         return self._each_member(env, lambda env, panel: tile(env, top, rows, panel, packed), tiles)
 
     def rows_ahead(self, env: Env, rows: int) -> RowsAhead | None:
-        """The rows of the next tile that a tile of so many rows fetches, a part of them per panel of the group."""
+        """The rows of the next tile that a tile of ``rows`` rows fetches, a part of them per panel of the group."""
         if self.line is None or rows != self.tiling.rows:
             return None
         count = build.ceil_div(rows, self.member.extent)
@@ -136,7 +136,7 @@ class GroupedLoops(ContractionLoops):
     def over_terms(self, env: Env, top: Expr, rows: int, update: Callable[[Env], Stmt]) -> Stmt:
         """The loops of a tile over a block of terms, which fetch the rows of the next tile.
 
-        Of each row the prefetcher would begin anew.
+        The hardware prefetcher would restart at each row.
         """
         ahead = self.rows_ahead(env, rows)
         if ahead is None:
@@ -170,8 +170,8 @@ class GroupedLoops(ContractionLoops):
         Args:
             env: the indices of the loops.
             make: returns the statement for a panel.
-            several: returns the statement for so many whole panels, which are a function of their number; by default it
-                is a loop.
+            several: returns the statement for a count of whole panels, given a function from a number to its panel; by
+                default it is a loop.
         """
         columns, size, group = self.tiling.columns, self.member.extent, env[self.panels.var]
         full, tail = divmod(self.column.extent, columns)

@@ -1,9 +1,9 @@
-"""Interleaved accesses of maps, in LLVM's sense: vectors that are taken apart and put together by shuffles.
+"""Interleaved accesses of maps, in LLVM's sense: vectors that shuffles split and combine.
 
 A map whose neighbouring results come from different formulas, such as a stack along a new last axis or the gradient of
 ``x[::2]``, is computed as one map for each of them, whose vectors are interleaved before they are stored. Loads at a
-distance of a few elements are read as whole vectors, of which each takes its elements. Where formulas alternate along
-other axes, as in the gradient of a convolution with strides, each map stores its own rows.
+distance of a few elements are read as whole vectors, from which each map takes its elements. If formulas alternate
+along other axes, as in the gradient of a strided convolution, each map stores its own rows.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Interleaving(NamedTuple):
     """The maps of a map whose neighbouring results come from several formulas in turn.
 
     Args:
-        members: the maps of every so many results, from each of the first ones. Their axes are the same.
-        rest: the map of the last results, which are fewer than members, if there are any.
+        members: one map per residue class of the result index; their axes are the same.
+        rest: the map of the last results, of which there are fewer than members; None if there are none.
     """
 
     members: list[Stage]
@@ -47,7 +47,7 @@ class Interleaving(NamedTuple):
 
 
 def interleaving(stage: Stage, axes: Sequence[Axis], machine: Machine) -> Interleaving | None:
-    """The maps that a map is interleaved of along the last of its ``axes``; None if that is not known or no gain.
+    """Splits a map into those that it interleaves along the last of its ``axes``; None if unknown or no gain.
 
     All conditions on the number of a result are decided in the members.
     """
@@ -76,7 +76,7 @@ class Alternation(NamedTuple):
     """The maps of a map whose formulas alternate along axes before the last one.
 
     Args:
-        members: the maps, each of the results at every so many indices. Their axes are the same.
+        members: one map per residue class of the result's indices; their axes are the same.
         outer: the loops around all members, up to the last axis along which they alternate.
         inner: the loops of each member.
     """
@@ -87,7 +87,7 @@ class Alternation(NamedTuple):
 
 
 def alternation(stage: Stage, axes: Sequence[Axis]) -> Alternation | None:
-    """The maps of which a map takes turns along some of its ``axes``; None if it does not, or if there are too many.
+    """Splits a map into those that alternate along some of its ``axes``; None if there are none, or too many.
 
     Conditions on the remainders of indices are decided in the members.
     """
@@ -108,7 +108,7 @@ def alternation(stage: Stage, axes: Sequence[Axis]) -> Alternation | None:
 
 
 def _period(stage: Stage, axis: Axis) -> int | None:
-    """The number of indices along an axis after which the choices of a map are the same again, if it divides all."""
+    """The period of a map's choices along an axis, if it divides the axis."""
     if not isinstance(axis.extent, int) or axis.limit is not None:
         return None
     choices = (call for call in find(stage.value, ir.Call) if build.is_choice(call))
@@ -118,7 +118,7 @@ def _period(stage: Stage, axis: Axis) -> int | None:
 
 
 def _factor(stage: Stage, axes: Sequence[Axis]) -> int | None:
-    """The number of formulas that may give neighbouring results along the last axis in turn; None if there is one."""
+    """The number of formulas that may alternate along the last axis; None if there is one formula."""
     last = axes[-1]
     if stage.combine is not None or stage.epilogues or not isinstance(last.extent, int):
         return None
@@ -151,7 +151,7 @@ def _is_undecided(member: Stage) -> bool:
 
 
 def interleaved(members: Sequence[Stage], like: Axis, width: int, lane: Lane) -> Stmt:
-    """The statements that compute so many results of each member, and store them in turn."""
+    """The statements that compute ``width`` results of each member, and store them in turn."""
     if width == 1:
         single = lambda stage: lane(0, lambda env: stage.store(env, build.substitute(stage.value, env)))
         return build.seq(*map(single, members))
@@ -188,8 +188,8 @@ def deinterleaved(stages: Sequence[Stage], width: int, lane: Lane) -> tuple[list
     """Reads the elements of maps that are a few elements apart as whole vectors.
 
     Returns:
-        The statements that read, and a function of a map and the number of a lane that returns the map's value, in
-        which the elements read stand for the loads.
+        The statements that read, and a function of a map and a lane that returns the map's value, computed from
+        the elements that were read instead of loads.
     """
     stmts: list[Stmt] = []
     known: list[tuple[ir.TensorLoad, Buffer]] = []
@@ -222,7 +222,7 @@ def _names(stage: Stage, lead: Stage) -> Env:
 
 @dataclass(frozen=True)
 class _Group:
-    """Loads from one array whose elements alternate, by how far they are behind the first of them."""
+    """Loads from one array whose elements alternate, by their offset from the first."""
 
     step: int
     loads: dict[int, ir.TensorLoad]
@@ -231,7 +231,7 @@ class _Group:
         """The statements that read the elements, and each load with the register of its elements."""
         first = self.loads[0]
         size = max(self.loads) + self.step * (width - 1) + 1
-        # The last vector ends at the last element, which may be that of the array.
+        # The last vector ends at the last element, since the array may end there.
         begins = [*range(0, size - width, width), size - width]
         dtype = str(first.ty)
         stmts: list[Stmt] = []
@@ -263,7 +263,7 @@ def _groups(stages: Sequence[Stage]) -> list[_Group]:
     found: list[tuple[int, dict[int, ir.TensorLoad]]] = []
     analyzer = Analyzer()
     for stage in stages:
-        # Reads behind a condition may be out of bounds without it.
+        # Reads under a condition may be out of bounds without it.
         if any(map(build.is_choice, find(stage.value, ir.Call))):
             continue
         names = _names(stage, stages[0])
@@ -282,7 +282,7 @@ def _groups(stages: Sequence[Stage]) -> list[_Group]:
 
 
 def _distance(first: ir.TensorLoad, second: ir.TensorLoad, analyzer: Analyzer) -> int | None:
-    """How far apart two loads from one array always are, in elements; None if that varies."""
+    """The distance of two loads from one array, in elements; None if it varies."""
     if not first.source.same_as(second.source):
         return None
     ends = (build.offset(load.source, load.indices) for load in (second, first))

@@ -1,4 +1,4 @@
-"""Indices of maps that are read from an array and are the same along a row, as those of an embedding."""
+"""Indices of maps that are read from an array and are the same along a row, such as the indices of an embedding."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Lookup(NamedTuple):
 def with_lookups(stages: Sequence[Stage], inner: Sequence[Axis]) -> tuple[list[Stage], list[Lookup]]:
     """Returns the maps with variables for such indices, which have to be bound before each row.
 
-    Otherwise each vector would read them anew, because the store of the one before might have changed them.
+    Otherwise each vector would read them again, because the store of the vector before might have changed them.
 
     Args:
         stages: maps over the same space.
@@ -38,7 +38,7 @@ def with_lookups(stages: Sequence[Stage], inner: Sequence[Axis]) -> tuple[list[S
 
 def _with_variables(stage: Stage, stages: Sequence[Stage], axes: int, lookups: list[Lookup]) -> Stage:
     """The map with variables, which are added to ``lookups``."""
-    # Reads behind a condition may be out of bounds without it.
+    # Reads under a condition may be out of bounds without it.
     if any(map(build.is_choice, find(stage.value, ir.Call))):
         return stage
     along = [axis.var for axis in stage.space[-axes:]]

@@ -12,7 +12,7 @@ from tvmfun.lower.tir.micro_kernels.products import Terms, TileProduct
 from tvmfun.lower.tir.walk import rewrite
 from tvmfun.ops.tir import PRODUCT
 
-# Terms that are summed before others: rounding errors of long sums grow with the root of their number.
+# The terms of a partial sum: rounding errors of long sums grow with the root of the number of terms.
 _SUMMED = 64
 
 
@@ -70,7 +70,7 @@ def _product(loop: For, machine: Machine) -> Stmt:
 
 
 def _step(load: ir.TensorLoad, var: ir.Var) -> int | None:
-    """The elements between two elements of a factor or of the sums, if that is a constant."""
+    """The distance in elements of two elements of a factor or of the sums, if it is a constant."""
     steps = [build.step_of(index, var) for index in load.indices]
     if any(step is None for step in steps):
         return None

@@ -1,6 +1,6 @@
 """Right operands that a contraction computes while it packs them, such as dequantized weights.
 
-They are cheap to compute from numbers that take less memory than they do, so that not even a few rows wait for them.
+They are cheap to compute from arrays that take less memory than the operand, so that not even a few rows wait for them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from tvmfun.lower.schedule.stages import Stage
 from tvmfun.lower.tir import build, intrinsics
 from tvmfun.lower.tir.build import Axis, Expr
 
-# The most bits that are read for each bit of the operand, as where kernels are formed, and the most operations.
-_SHARE, _OPERATIONS = 5 / 8, 16
+# The most bits that are read for each bit of the operand, as in :mod:`tvmfun.lower.fusion.products`.
+_SHARE = 5 / 8
+# The most operations per element of the operand.
+_OPERATIONS = 16
 
 
 def is_computed_by_packing(reader: Stage, producer: Stage) -> bool:

@@ -1,7 +1,7 @@
 """Rows that are fetched before they are used: in loops over rows, the next one's inputs and this one's results.
 
-A softmax reads a row, computes with what is in L1, and writes a row; each waits for the one before. Memory would idle
-while exponentials are computed, and the prefetcher, which begins anew at each page, sees nothing of the next row.
+A softmax reads a row, computes in L1, and writes a row; each step waits for the one before. Memory would idle while
+exponentials are computed, and the prefetcher, which restarts at each page, does not see the next row.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from tvmfun.lower.schedule.stages import AnyStage, Stage, contains, is_map, writ
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr
 
-# The fewest bytes of a row: of shorter ones the prefetcher sees the next in time. And the most, as a share of L2.
-_FEWEST_BYTES, _MOST = 1 << 10, 1 / 2
-# The same of rows that are read from the last to the first.
+# The fewest bytes of a row: if rows are shorter, the hardware prefetcher reaches the next one in time.
+_FEWEST_BYTES = 1 << 10
+# The most bytes of a row, as a share of L2.
+_MOST = 1 / 2
+# Both limits for rows that are read from the last to the first.
 _DESCENDING = 1 << 8, 1 / 8
 
 
@@ -31,9 +33,9 @@ class Fetch:
 
     Args:
         row: the axis of the rows.
-        inputs: elements of which those of a later row are fetched to be read.
-        results: elements that are fetched to be written.
-        ahead: the number of rows to that later one.
+        inputs: loads whose elements in a later row are fetched to be read.
+        results: loads whose elements in a later row are fetched to be written.
+        ahead: the distance to the later row, in rows.
     """
 
     row: Axis
@@ -50,7 +52,7 @@ class Fetch:
 
 
 def fetches(group: Group, private: Sequence[Buffer], machine: Machine) -> list[Fetch | None]:
-    """For each stage of a group what it fetches, if it is a map along rows of arrays that L2 does not hold.
+    """The elements that each stage of a group fetches, if it is a map along rows of arrays that L2 does not hold.
 
     Args:
         group: stages that run one after another for each row.
@@ -76,7 +78,7 @@ def fetches(group: Group, private: Sequence[Buffer], machine: Machine) -> list[F
 def fetch_descending(stage: AnyStage, machine: Machine) -> Fetch | None:
     """The rows to fetch for a map that reads an array from its end to its start, as a flip does.
 
-    None if L2 holds the array. The prefetcher follows ascending addresses, and begins anew at each row of these.
+    None if L2 holds the array. The prefetcher follows ascending addresses, and would restart at each of these rows.
     """
     if not isinstance(stage, Stage) or stage.combine is not None or len(stage.space) < 2:
         return None

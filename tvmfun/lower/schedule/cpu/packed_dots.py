@@ -120,7 +120,7 @@ class _Array:
 
 
 def _arrays(stage: Stage, value: Expr):
-    """Yields the arrays of which an operand can be regarded as an element."""
+    """Yields the arrays that an operand can be regarded as an element of."""
     load = build.bits_read(value)
     if isinstance(load, ir.TensorLoad):
         shape = tuple(map(expressions.to_size, load.source.shape))

@@ -21,13 +21,16 @@ if TYPE_CHECKING:
 
 #: The size of a cache line in bits.
 LINE_BITS = LINE_BYTES * 8
-# The prefetcher of the first cache does not keep up with a panel in the second one, so its rows are fetched so many
-# steps before they are read, if it takes more than this share of the first; and earlier in panels that were packed
-# before and that the second cache does not hold.
-_STEPS_AHEAD, _FAR_STEPS_AHEAD, _SHARE_OF_PANEL = 8, 64, 3 / 4
-# Of up to so many terms, an epilogue takes up to a tenth less time on sums in registers than on the stack. That matters
-# for more multiplications, a tenth of a millisecond, than compiling does.
-_FEW_TERMS, _SHORT_PRODUCT = 96, 1 << 22
+# L1's prefetcher does not keep up with a panel in L2, so the rows of the panel are fetched this many steps ahead.
+_STEPS_AHEAD = 8
+# Steps ahead in panels that were packed in advance and that L2 does not hold.
+_FAR_STEPS_AHEAD = 64
+# Only panels that take more than this share of L1 are fetched.
+_SHARE_OF_PANEL = 3 / 4
+# With at most 96 terms an epilogue is up to 10 % faster on sums in registers.
+_FEW_TERMS = 96
+# With at most this many multiplications, a tenth of a millisecond, the shorter compile time matters more.
+_SHORT_PRODUCT = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class Steps:
         left_row: from one row of the left factor to the next.
         sums_row: from one row of the sums to the next.
         terms: the loops over the terms.
-        scale: the steps of the outermost of them per step of the outermost axis, as a fraction.
+        scale: the steps of the outermost loop per step of the outermost axis, as a fraction.
     """
 
     left_row: int
@@ -52,7 +55,7 @@ class RowsAhead(NamedTuple):
 
     Args:
         count: their number.
-        first: the first of them, from that of the tile on.
+        first: the first of these rows, relative to the first row of the tile.
         line: the terms in a cache line.
     """
 
@@ -64,8 +67,8 @@ class RowsAhead(NamedTuple):
 def steps_of(loops: ContractionLoops, env: Env, packed: Buffer | None, ahead: RowsAhead | None) -> Steps | None:
     """The steps of a contraction of floats in arrays, if a micro-kernel computes its tiles.
 
-    It does not, and the result is None, if steps vary or depend on dynamic sizes, those between the sums included, if a
-    factor is computed or converted as it is read, or if epilogues gain by sums in registers.
+    None if steps, including those between sums, vary or depend on dynamic sizes, if a factor is computed or converted
+    when it is read, or if epilogues gain by sums in registers.
     """
     inner, row, column = loops.tiling.inner, loops.row, loops.column
     if loops.dot is not None or loops.carries or loops.dtype not in ("float32", "float64"):
@@ -158,7 +161,7 @@ def product_tiles(
         env: the indices of the loops.
         tile: returns a tile from its number.
         count: the number of tiles, at least one.
-        following: how each begins after the one before, if there are several.
+        following: the distances from one tile to the next, if there are several.
     """
     first = tile(build.index(loops.row, 0))
     many = (count, following) if not isinstance(count, int) or count > 1 else ()
@@ -172,7 +175,7 @@ def product_tiles(
 
 
 class ProductTile(Tile):
-    """A tile of which a micro-kernel stores the sums to the output, or where epilogues read them."""
+    """A tile whose sums a micro-kernel stores to the output, or to a buffer that epilogues read."""
 
     def __init__(
         self, loops: ContractionLoops, steps: Steps, env: Env, top: Expr, rows: int, panel: Panel, packed: Buffer | None
@@ -201,20 +204,20 @@ class ProductTile(Tile):
         nbytes = volume(loops.tiling.inner) * loops.tiling.columns * self.bits // 8
         if nbytes <= _SHARE_OF_PANEL * loops.machine.cache_bytes(1):
             return 0
-        # As in a kernel that was transformed by Winograd's algorithm.
+        # A kernel that was transformed by Winograd's algorithm has such panels.
         is_packed_before = packed is None and self.steps.terms[-1].right == loops.tiling.columns
         is_large = build.is_larger(source, loops.machine.cache_bytes(2))
         return _FAR_STEPS_AHEAD if is_packed_before and is_large else _STEPS_AHEAD
 
     def to_memory(self, count: Size | Expr = 1, following: Next | None = None) -> Stmt:
-        """Stores the sums to the output, or adds them to those of earlier blocks there, for so many tiles."""
+        """Stores the sums of ``count`` tiles to the output, or adds them to those of earlier blocks."""
         adds = self.loops.has_earlier_sums(self.env)
         product = self._product(self.panel.width, self.steps.sums_row, adds is not None, following)
         sums = [self.loops.partial_sum(self.first)]
         return product.call(sums, self.left, self.right, self.count, adds, count, self.fetched)
 
     def with_epilogues(self, sums: Buffer | None) -> Stmt:
-        """Stores the sums to a buffer, or on the stack, and from there row by row what the epilogues make of them."""
+        """Stores the sums to a buffer or the stack, and then, row by row, the results of the epilogues."""
         lanes, width = self.lanes, self.panel.width
         if sums is not None:
             product = self._product(self.padded, self.padded)
@@ -243,7 +246,7 @@ class ProductTile(Tile):
         return build.seq(*map(AllocBuffer, vectors), self._fetch_inputs(), call, finish)
 
     def _fetch_inputs(self) -> Stmt | None:
-        """Fetches what the epilogues read from far arrays, which arrives while the micro-kernel multiplies.
+        """Fetches the elements that epilogues read from far arrays; they arrive while the micro-kernel multiplies.
 
         Each row of a tile is on another page, so the prefetcher follows none of them; and an epilogue of many
         operations is too long for the processor to see the loads of the next vectors.
@@ -259,7 +262,7 @@ class ProductTile(Tile):
         return build.loop(row, self.rows, of_row) if inputs else None
 
     def _write(self, i: Expr, begin: Expr | int, size: int, own: Callable[[Expr], Expr]) -> Stmt:
-        """Writes what the epilogues make of the sums of a vector of a row, added to those of earlier blocks."""
+        """Applies the epilogues to a vector of sums, added to those of earlier blocks, and stores the results."""
         loops, start = self.loops, self.panel.start + begin
         at = {**self.env, loops.row.var: self.top + i}
 

@@ -19,10 +19,14 @@ _Into = TypeVar("_Into")
 
 WIDE = 4  # vectors accumulated side by side, to hide the latency of one addition
 PANEL = 8  # vectors of columns that are added up at a time
-WIDEST, LIGHT_LOADS, TASKS_PER_CORE = 16, 2, 4  # of tiles of columns: see ``_vectors_of_tile``
+WIDEST = 16  # the most vectors of a tile of columns
+LIGHT_LOADS = 2  # the most arrays that a value reads if its columns are added up in strips
+TASKS_PER_CORE = 4  # the fewest tiles per core, if tiles are wide
 LEAST_LANES = 4  # the fewest lanes of a vector that is shortened to stay within a group of channels
 STRIP = 2 << 10, 16 << 10  # the bytes of a strip of columns, see ``_strips``
-MOST_CHUNKS, LEAST_CHUNKS, LONG = 16, 4, 1 << 18  # of rows, see ``row_chunks``
+MOST_CHUNKS = 16  # the most pieces of a long sum over columns
+LEAST_CHUNKS = 4  # the fewest pieces
+LONG = 1 << 18  # the fewest elements of a sum that is cut into pieces
 BLOCK = 32  # terms added up before they are added to the total, which limits the rounding error of long sums
 
 
@@ -90,7 +94,7 @@ def _vectors_of_tile(stage: Stage, prefix: int, lanes: int, machine: Machine) ->
 
 
 def row_chunks(stage: Stage, machine: Machine) -> int | None:
-    """The number of pieces of a long sum over columns whose rows fit L1, None if it is no such sum.
+    """The number of pieces of a long sum over columns whose rows fit L1; None if the stage is not such a sum.
 
     Each task adds up whole rows, which prefetchers follow. The loops are the same for all numbers of rows and columns,
     so that sums of several sizes share machine code: see :mod:`tvmfun.lower.codegen.similar_functions`.
@@ -142,12 +146,12 @@ def _lanes_of_one_group(stage: Stage, lanes: int) -> int:
 
 
 def _is_slow(stage: Stage) -> bool:
-    """Whether to combine two terms takes longer than an addition, as for a maximum that keeps NaN."""
+    """Whether combining two terms takes longer than an addition, as in a maximum that keeps NaN."""
     return stage.combine not in (tirx.Add, tirx.Mul, tirx.Max, tirx.Min)
 
 
 def _panel(vectors: int) -> int | None:
-    """How many of a strip's vectors are added up at a time; None if no such number divides them."""
+    """The number of a strip's vectors that are added up at a time; None if no such number divides them."""
     return next((n for n in range(PANEL, 0, -1) if vectors % n == 0 and (n >= WIDE or n == vectors)), None)
 
 
@@ -162,8 +166,8 @@ class _Part(NamedTuple):
 def _column_tile(stage: Stage, env: Env, last: Axis, parts: Sequence[tuple[int, int]]) -> Stmt:
     """The reductions of a tile of columns, which has parts of some begin and width.
 
-    Of a block of terms, four vectors of columns are added up at a time: the prefetcher follows the rows of a block, and
-    finds them along the whole tile.
+    Within a block of terms, four vectors of columns are added up at a time: the prefetcher follows the rows of a block
+    along the whole tile.
     """
     dtype = accumulator(stage.dtype)
     start = env[last.var]
@@ -207,7 +211,7 @@ def _column_tile(stage: Stage, env: Env, last: Axis, parts: Sequence[tuple[int, 
 
 
 def _column_strip(stage: Stage, env: Env, last: Axis, width: int, lanes: int, is_uniform: bool = False) -> Stmt:
-    """The reductions of a strip of columns: of a block of terms, some vectors at a time along the whole strip.
+    """The reductions of a strip of columns: for each block of terms, some vectors at a time along the whole strip.
 
     The loops are the same for all widths and all numbers of rows if ``is_uniform``.
     """
@@ -226,7 +230,7 @@ def _column_strip(stage: Stage, env: Env, last: Axis, width: int, lanes: int, is
         return build.loop(last, width // panel, lambda i: vectors(lambda k: make(i * panel + k)))
 
     def once(make: Callable[[Expr], Stmt]) -> Stmt:
-        """A statement for each vector of the strip, one at a time: what happens once is not worth more code.
+        """A statement for each vector of the strip, one at a time: statements that run once are not worth more code.
 
         The totals of one panel are registers.
         """
@@ -293,7 +297,7 @@ def _added_up(
         terms: the number of terms of each point.
         into: the totals to add to.
         add: adds the terms of a point to totals.
-        joined: computes totals of their own, of so many terms, and adds them to others.
+        joined: computes separate totals of the given number of terms, and adds them to others.
         undivided: the most terms that are added up one after the other.
     """
     if not axes:
@@ -336,7 +340,7 @@ def _rows(stage: Stage, env: Env, prefix: int, machine: Machine, tasks: int) -> 
 
 
 class _Totals(NamedTuple):
-    """Running totals: vectors, and a scalar for the elements that fill none."""
+    """Running totals: vectors, and a scalar for the elements that do not fill a vector."""
 
     vectors: Buffer
     scalar: Buffer
@@ -437,10 +441,10 @@ class _Row:
         return build.seq(body, single, self._rest(env, bound, tail, into) if tail else None)
 
     def _rest(self, env: Env, bound: int, tail: int, into: _Totals) -> Stmt:
-        """The elements that fill no vector: of floats, in the last lanes of a vector that ends with them.
+        """The elements after the last vector: floats are read in the last lanes of a vector that ends there.
 
-        A processor waits for stores if a vector is loaded of which it has stored parts. With integers LLVM 22 never
-        finishes some counts of true elements, where it knows that lanes are 0.
+        Loading a vector of which parts were just stored would stall the processor. Integers are added one by one:
+        LLVM 22 does not terminate on some counts of true elements if it knows that lanes are 0.
         """
         before = self.lanes - tail
         begin = build.index(self.last, bound - tail)

@@ -28,7 +28,7 @@ class RegisterTile(Tile):
         self.dtype, self.row, self.column = loops.dtype, loops.row, loops.column
         self.begins = range(0, panel.width, self.lanes)
         self.accumulators = [build.scratch([rows, self.lanes], self.dtype, "acc") for _ in self.begins]
-        #: Whether there are sums of earlier blocks, and whether they are added to those of this one.
+        #: Whether there are sums of earlier blocks, and whether they are added to the sums of this block.
         self.later = loops.has_earlier_sums(env)
         self.adds = None if loops.carries else self.later
 

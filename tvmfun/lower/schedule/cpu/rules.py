@@ -62,17 +62,20 @@ RULE = "tvmfun.rule"
 #: The names of the rules for kernels other than control flow.
 RULES = ("fallback", "winograd", "contraction", "window", "reduction", "scalar", "elementwise", "scan")
 
-# Rough costs in additions: the inverse of a multiplication's in a register tile, a function call's, and that of one
-# point of a block that branches or loops.
+# The unit of cost is about one addition. Multiply-adds per unit of cost in a register tile.
 CONTRACTION_SPEED = 16
+# Cost of a function call.
 CALL_COST = 8
+# Cost of one point of a block with branches or loops.
 LOOP_COST = 256
-# The fewest rows with a function of a number each that is worth loops of its own.
+# The fewest rows for which a function of one number per row gets its own loops.
 MANY_ROWS = 256
-# Products of groups with columns for half a vector pay with so many rows, so that sums do not wait for one another, and
-# so many terms.
-_ROWS_OF_HALF, _TERMS_OF_HALF = 8, 32
-# The typical iterations of a loop whose ends are computed.
+# Products of groups whose columns fill half a vector need at least this many rows, so that sums do not wait for one
+# another.
+_ROWS_OF_HALF = 8
+# And at least this many terms.
+_TERMS_OF_HALF = 32
+# The assumed number of iterations of a loop whose bounds are computed.
 VARYING_EXTENT = 16
 
 
@@ -158,7 +161,7 @@ def _schedule(func: tirx.PrimFunc, machine: Machine, in_place: Sequence[tuple[Bu
 def _without_short_reductions(
     stages: Sequence[AnyStage], temps: Sequence[Buffer], machine: Machine
 ) -> tuple[list[AnyStage], list[Buffer]]:
-    """The stages with maps instead of reductions of few terms that are no products, and the intermediates."""
+    """Replaces reductions of few terms that are not products by maps; returns the stages and the intermediates."""
     result: list[AnyStage] = []
     temps = list(temps)
     for stage in stages:
@@ -170,7 +173,7 @@ def _without_short_reductions(
 
 
 def _with_groups(stage: AnyStage, machine: Machine) -> AnyStage:
-    """A sum over groups of columns as a product of matrices for each group, if tiles of its columns fill vectors."""
+    """Turns a sum over groups of columns into a matrix product per group, if tiles of its columns fill vectors."""
     if not isinstance(stage, Stage) or stage.combine is None or match(stage) is not None:
         return stage
     split = split_columns(stage)
@@ -183,10 +186,10 @@ def _with_groups(stage: AnyStage, machine: Machine) -> AnyStage:
 
 
 def _gains_by_sharing(members: Sequence[Stage], prefix: int, apart: AnyStage | None, machine: Machine) -> bool:
-    """Whether stages, of which one reads another, gain by common loops over so many axes.
+    """Whether stages, of which one reads another, gain by common loops over their first ``prefix`` axes.
 
-    There have to be iterations for all cores, not only maps of less than a vector in each, and an axis for the lanes of
-    each reduction. A stage that is better ``apart`` is no member where it would be one number per iteration.
+    There have to be iterations for all cores, not only maps of less than a vector in each iteration, and an axis for
+    the lanes of each reduction. A stage that is better ``apart`` may not be a single number per iteration.
     """
     if members[-1] is apart and len(members[-1].space) == prefix:
         return False
@@ -201,7 +204,7 @@ def _gains_by_sharing(members: Sequence[Stage], prefix: int, apart: AnyStage | N
 def _gains_by_vectors(stage: AnyStage) -> bool:
     """Whether a function of a number per row, such as the logarithm of a sum, takes less time in loops of its own.
 
-    Then the numbers are read once more, but in vectors.
+    The numbers are then read once more, but in vectors.
     """
     return (
         isinstance(stage, Stage)
@@ -346,7 +349,7 @@ def _work(stage: AnyStage) -> int:
 
 
 def _loop_work(stmt: Stmt) -> int:
-    """The iterations of all loops in the body of a block, as many as typical for loops whose ends vary."""
+    """The iterations of all loops in the body of a block, a typical number for loops whose bounds vary."""
     if isinstance(stmt, tirx.For):
         extent = int(stmt.extent) if isinstance(stmt.extent, tirx.IntImm) else VARYING_EXTENT
         return extent * _loop_work(stmt.body)

@@ -22,7 +22,7 @@ from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr
 from tvmfun.ops.cumulative import JOINS, SCAN, Join, Scan
 
-#: Those of one instruction or a few. A product could be out of range in another order of its factors.
+#: Ops that join elements by one or a few instructions; a product could overflow in another order of its factors.
 _OPS = ("cumsum", "cummax", "cummin")
 
 
@@ -122,7 +122,7 @@ class _Rows:
 
 
 def _ends(half: int, lanes: int, reverse: bool) -> list[int]:
-    """For each lane of a second half, the last lane of the first one; ``lanes`` for those of a first half."""
+    """Indices of lanes: for each lane of a second half, the last lane of the first half; else ``lanes``."""
     if reverse:
         return [lanes - 1 - lane if lane < lanes else lanes for lane in reversed(_ends(half, lanes, False))]
     return [lane // half * half - 1 if lane & half else lanes for lane in range(lanes)]

@@ -1,7 +1,7 @@
 """The loops of contractions by AMX: blocks of up to four tiles, whose sums are stored to memory and read from there.
 
 The tiles are configured at the start of each task and released at its end, so that they hold nothing when other code
-runs on the thread. Where fewer rows remain, the configuration has fewer for that block only.
+runs on the thread. If fewer rows remain for a block, the configuration changes for that block only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tvmfun.lower.tir.build import Env, Expr, Size, volume
 
 _WORD_BYTES = WORD_BITS // 8
 
-# To pack a panel takes as long as its product with some 80 rows.
+# With fewer rows per task, panels are packed once: packing takes as long as the product with about 80 rows.
 _FEW_ROWS = 768
 
 
@@ -55,12 +55,12 @@ class TileLoops(ContractionLoops):
         return build.seq(AllocBuffer(self.sums), begin, body, end)
 
     def _configure(self, rows: Size) -> Stmt:
-        """Configures the tiles for blocks of so many rows."""
+        """Configures the tiles for blocks of ``rows`` rows."""
         count = build.ceil_div(rows, _tiles_of(rows)) if isinstance(rows, int) else rows
         return self.instruction.call("configure", None, _int32(count), _int32(self.span))
 
     def fewer_rows(self, env: Env, count: Size, panel: Panel, packed: Buffer | None) -> Stmt:
-        """The rows that are left: one block of them or, of a dynamic number, one tile of 16 and one of the others."""
+        """The remaining rows: one block; or, if their number is dynamic, a tile of 16 rows and one of the others."""
         block = lambda count, rows: self.tile(env, build.index(self.row, self.row.extent - count), rows, panel, packed)
         again = self._configure(self.tiling.rows)
         if isinstance(count, int):

@@ -36,7 +36,7 @@ def is_computed_along(value: Expr, axis: Axis, domain: Sequence[Axis]) -> bool:
 
 
 def read_row(value: Expr, env: Env, lanes: int) -> Expr:
-    """The vector of ``lanes`` elements along the last dimension, from the one that ``value`` reads at ``env``."""
+    """The vector of ``lanes`` elements along the last dimension, from the one that ``value`` reads at ``env`` on."""
     load, parts = _loaded(value)
     *outer, last = (build.substitute(index, env) for index in load.indices)
     vector = load.source[(*outer, ramp(_first(last), lanes * parts))]
@@ -47,18 +47,18 @@ def read_row(value: Expr, env: Env, lanes: int) -> Expr:
 
 
 def tile_lanes(dtype: str, machine: Machine) -> int:
-    """The side of a square tile: that of float32 if elements are narrower, so that all rows fit the registers."""
+    """The side of a square tile; narrower elements have the side of float32, so that all rows fit the registers."""
     return min(machine.lanes(dtype), machine.lanes("float32"))
 
 
 def tile_dtype(dtype: str) -> str:
-    """The dtype of the rows of a tile: that of the bits where TVM has no vectors of a dtype, or none to shuffle."""
+    """The dtype of the rows of a tile: unsigned bits if TVM cannot shuffle vectors of the elements' dtype."""
     bits = build.bits(dtype)
     return f"uint{max(bits, 8)}" if bits < 32 and not dtype.startswith(("int", "uint")) else dtype
 
 
 def in_tile(value: Expr, dtype: str, lanes: int = 1) -> Expr:
-    """A vector of so many elements of a dtype, or a single one, as a row of a tile."""
+    """A vector of ``lanes`` elements of a dtype, or a single one, as a row of a tile."""
     kept = tile_dtype(dtype)
     if dtype == "bool":
         return tirx.Cast(_vector_of(kept, lanes), value)
@@ -129,11 +129,11 @@ def transpose_tile(read: Callable[[Any], Expr], write: Callable[[Any, Expr], Stm
 
 
 def transpose_in_memory(source: ir.TensorLoad, result: ir.TensorLoad, row: ir.Var, lanes: int) -> Stmt | None:
-    """The call that transposes a square tile, of which loads read the first elements of the rows.
+    """The call that transposes a square tile, given loads of the first elements of its rows.
 
     Args:
         source: the first element of a row of the tile; the others follow it in memory.
-        result: the same for the transpose.
+        result: the first element of a row of the transpose.
         row: the number of the row, in both.
         lanes: the number of rows.
 

@@ -30,16 +30,22 @@ from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr
 from tvmfun.lower.tir.micro_kernels.winograd import Inside, Panels, Steps, WinogradTransform
 
-TAPS, OUT, PATCH = 3, 2, 4
+# The sides of a kernel, of a tile of the result, and of the patch of the image that the tile is computed from.
+TAPS = 3
+OUT = 2
+PATCH = 4
 POSITIONS = PATCH * PATCH
 
 # Patches of a block: enough to amortize reading the kernel, and few enough to stay in the L2 cache.
 PATCHES = range(24, 97)
 BLOCK_BYTES = 1 << 20
 DEPTHS = range(64, 321)
-# Parts of a kernel gradient, each with its own sums. Their number is fixed, so that rounding does not depend on the
-# cores. A part has at least so many blocks, and its sums have at most so many bytes, half of an L2 cache.
-PARTS, BLOCKS_OF_A_PART, SUM_BYTES = 8, 2, 1 << 19
+# Parts of a kernel gradient, each with its own sums. The number is fixed, so rounding does not depend on the cores.
+PARTS = 8
+# The fewest blocks of a part.
+BLOCKS_OF_A_PART = 2
+# The most bytes of a part's sums: half of an L2 cache.
+SUM_BYTES = 1 << 19
 # With fewer patches, the transform of the kernel costs more than it saves.
 MIN_PATCHES = 96
 
@@ -236,7 +242,7 @@ class _Emitter:
         self.blocks = Axis.fresh(self.axes.row, build.volume(self.tiles) // self.block)
         # One spare patch, so that positions are not a power of two apart, where they would compete for few cache sets.
         self.patches = build.scratch([POSITIONS, self.block + 1, self.channels], "float32", "patches")
-        # Where results are kept for the epilogues.
+        # A buffer of results for the epilogues.
         self.results = build.scratch([TAPS, TAPS, self.features], "float32", "results")
 
     def at(self, block: Expr, i: Expr, make: Callable[[Expr, Env], Stmt]) -> Stmt:
@@ -280,7 +286,7 @@ class _Emitter:
         return Inside(*map(bits, (axes.down, axes.across), both))
 
     def square(self, load: ir.TensorLoad, axes: tuple[Axis, Axis], at: Env) -> tuple[ir.TensorLoad, Steps, Expr | int]:
-        """The array of a load, and the square of which it reads elements along two axes: its steps, and its start."""
+        """The array of a load, and the steps and the start of the square that it reads along two axes."""
         domain, zero = self.stage.domain, lambda axis: build.index(axis, 0)
         steps = Steps(*(build.stride(load.source, load.indices, axis, domain) for axis in axes))
         first = {axis.var: zero(axis) for axis in (*axes, self.axes.channel, self.axes.feature)}

@@ -31,12 +31,17 @@ from tvmfun.lower.tir.build import Expr
 from tvmfun.ops.attention import ATTRIBUTE, WIDEST_HEAD, Settings
 from tvmfun.ops.dot import TENSORFLOAT32
 
-# Tiles of 16 rows of a warp, warps, and columns: the first that fits is taken. More rows per warp read shared memory
-# less often, but heads of more than 64 elements, two products, and biases and masks need the registers.
-_MANY_ROWS, _MANY_WARPS = ((2, 4, 64),), ((1, 8, 64),)
+# Shapes of tiles: the 16-row tiles of a warp, the warps, and the columns. The first shape that fits shared memory is
+# taken. With more rows per warp, shared memory is read less often. This shape is for plain forward kernels, since heads
+# of more than 64 elements, two products, biases and masks need the registers.
+_MANY_ROWS = ((2, 4, 64),)
+# For forward kernels of longer heads in half precision.
+_MANY_WARPS = ((1, 8, 64),)
+# For heads of at most 64 elements.
 _NARROW = ((1, 4, 64), (1, 4, 32), (1, 2, 32), (1, 2, 16))
+# For longer heads, and for gradients with biases or masks.
 _WIDE = ((1, 4, 32), (1, 2, 32), (1, 2, 16))
-# The same of warpgroups, by whether heads have more than 64 elements; those of shorter ones are the fastest on an H100.
+# Shapes for warpgroups, indexed by whether heads have more than 64 elements; the first ones are the fastest on an H100.
 _WARPGROUPS = {
     "forward": ((1, 8, 64), (1, 8, 64)),
     "queries": ((1, 4, 64), (1, 4, 64)),
@@ -51,7 +56,7 @@ def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | None:
     if text is None or number(arch) < 80:
         return None
     settings = Settings.of_text(str(text))
-    # Where the batch is dynamic, its size is a parameter, too.
+    # A dynamic batch size is a parameter, too.
     buffers = [parameter for parameter in function.params if not isinstance(parameter.ty, ir.PrimType)]
     query, key, *_ = buffers
     batch, length, heads, width = map(to_size, query.shape)
@@ -83,7 +88,7 @@ def tiling(kind: str, format: str, width: int, arch: str, is_plain: bool = True)
         is_plain: whether scores depend on no bias or mask.
     """
     held = 1 if kind == "forward" else 2
-    # Rows of 64 elements are filled up with zeros: of other heads that would be more than mma.sync takes longer.
+    # Heads are padded with zeros to 64 elements. For other widths the padding would cost more than mma.sync does.
     if arch == "sm_90a" and format in HALF and width % 64 in (0, *range(33, 64)):
         return Tiling(format, width, *_WARPGROUPS[kind][width > 64], held, warpgroups=True)
     shapes = _NARROW if width <= 64 and (kind == "forward" or is_plain) else _WIDE

@@ -1,6 +1,6 @@
 """Dropout in kernels of attention: whether the weights of a thread are kept, drawn or read.
 
-``draw`` comes before the products of a tile, ``keeps`` says it of a score.
+``draw`` comes before the products of a tile; ``keeps`` tells whether a score is kept.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Products of attention within a warp: scores of two tiles in shared memory, and products of scores with a tile.
 
-A warp holds ``16 * M`` rows. Scores stay in registers: a thread has ``R`` rows of ``C`` columns, and of the sums over
-scores ``D`` elements of each row. Where these are depends on the instruction; ``row``, ``column`` and ``depth`` say it.
+A warp holds ``16 * M`` rows. Scores stay in registers: a thread has ``R`` rows of ``C`` columns of the scores, and
+``D`` elements of each row of the sums over scores. Their indices ``row``, ``column`` and
+``depth`` depend on the instruction.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _ROWS = """
   }
 """
 
-# The positions of the registers of tensor cores; ``score`` and ``sum`` number those of scores and of sums.
+# The positions of the registers of tensor cores; ``score`` and ``sum`` number the registers of scores and of sums.
 _TENSOR_CORES = """
   static constexpr int R = 2 * M, C = COLUMNS / 4, D = DEPTH / 4, LANES = 4, NEIGHBOURS = 2;
   static __device__ __forceinline__ int column(int c) { return c / 2 * 8 + threadIdx.x % 4 * 2 + c % 2; }
@@ -276,7 +277,7 @@ def functions(format: str, columns: int, depth: int, warpgroups: bool) -> str:
 
 
 def definitions(format: str, columns: int, depth: int, warpgroups: bool) -> str:
-    """The definitions of the device functions that they call; the arguments are those of :func:`functions`."""
+    """The definitions of the device functions that they call; the arguments are as for :func:`functions`."""
     if format == "float32":
         return ""
     if not warpgroups:

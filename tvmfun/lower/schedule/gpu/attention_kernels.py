@@ -1,7 +1,8 @@
 """Kernels of attention in CUDA C++: a block holds some rows, and tiles of the other side pass through shared memory.
 
-The result and the cotangents of the queries hold queries and go through keys; the cotangents of keys and values hold
-these and go through queries. Nobody adds to what another block adds to, so that results do not depend on an order.
+Kernels for the result and for the cotangents of queries hold queries and loop over keys; kernels for the cotangents of
+keys and values hold these and loop over queries. No two blocks add to the same element, so results do not depend on an
+order.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ ARGUMENTS = {
 }
 
 
-# At least as many as any batch has.
+# An upper bound on the examples of any batch.
 _ALL_EXAMPLES = 2**31 - 1
 
 
@@ -54,7 +55,7 @@ class Tiling:
         row_tiles: the tiles of 16 rows that a warp holds.
         warps: the warps of a block.
         columns: the rows of the other side that a tile has.
-        held: the number of matrices that a block holds rows of.
+        held: the number of matrices whose rows a block holds.
         warpgroups: whether warpgroups multiply by ``wgmma``, of rows in chunks of 64 elements.
     """
 
@@ -83,7 +84,7 @@ class Tiling:
 
     @property
     def depth(self) -> int:
-        """The elements of a head, padded with zeros to what the instructions need."""
+        """The elements of a head, padded with zeros to a size that the instructions support."""
         unit = 64 if self.warpgroups else UNITS[self.format]
         return math.ceil(self.width / unit) * unit
 
@@ -114,7 +115,7 @@ class Tiling:
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of a block: what it holds, two tiles of two matrices, and two numbers per row of these."""
+        """Shared memory of a block: its rows, two tiles of two matrices, and two numbers per row of these."""
         return self.held * self.held_bytes + 4 * self.tile_bytes + 4 * self.columns * 4
 
 
@@ -203,20 +204,20 @@ def _constants(settings: Settings, sizes: Sizes, tiling: Tiling, optional: dict[
     for name in ("bias", "mask"):
         strides = _strides(optional.get(name, (1, 1, 1, 1)))
         for axis, stride in zip(("EXAMPLE", "HEAD", "QUERY", "KEY"), strides, strict=True):
-            # Within a head, 32 bits are fewer registers.
+            # Offsets within a head have 32 bits, which need fewer registers.
             of = "int" if axis in ("QUERY", "KEY") and sizes.length * sizes.keys < 1 << 31 else "long long"
             yield f"  static constexpr {of} {name.upper()}_PER_{axis} = {stride};"
 
 
 def examples_per_key(sizes: Sizes, keys: Any) -> int | None:
-    """The examples that each of some keys of dropout is for; None if that is not known."""
+    """The number of examples per key of dropout; None if it is unknown."""
     examples = sizes.batch // keys
     if isinstance(examples, int):
         return examples
     return _ALL_EXAMPLES if isinstance(keys, int) and keys == 1 else None
 
 
-# The optional arguments, and what their pointers point to.
+# The optional arguments, and the types that their pointers point to.
 _POINTERS = {
     "bias": "float",
     "mask": "unsigned char",
@@ -228,14 +229,14 @@ _POINTERS = {
 
 
 def _cast(kind: str, name: str) -> str:
-    """An argument as a pointer to what it has."""
+    """Casts an argument to a pointer to its elements."""
     is_result = name.startswith("d_") or (kind == "forward" and name in ("result", "log_sums"))
     of = "float" if name in ("log_sums", "dots") else "Result" if is_result else "Element"
     return f"({of}*){name}" if is_result else f"(const {of}*){name}"
 
 
 def _strides(shape: tuple[int, ...]) -> list[int]:
-    """The distances of elements along the axes; 0 along those of size 1, which are broadcast."""
+    """The distances of elements along the axes; 0 along axes of size 1, which are broadcast."""
     return [0 if size == 1 else math.prod(shape[i + 1 :]) for i, size in enumerate(shape)]
 
 

@@ -1,4 +1,4 @@
-"""Column sums: what a launch computes for each row and column is also added up over the rows.
+"""Column sums: the results of a launch for each row and column are also added up over the rows.
 
 The terms of the sums are in registers, or in shared memory, of the threads that compute them. A launch leaves one sum
 per column and tile of rows; another one adds these.
@@ -29,7 +29,7 @@ _MOST_LANES = 4
 
 @dataclass(frozen=True, eq=False)
 class ColumnSum:
-    """A sum over the rows of what a product, or maps, compute.
+    """A sum over the rows of results of a product, or of maps.
 
     Args:
         stage: the reduction.
@@ -70,12 +70,12 @@ def without_column_sums(stages: Sequence[AnyStage]) -> tuple[list[AnyStage], lis
 
 @dataclass(frozen=True)
 class Spread:
-    """How rows and columns are spread over blocks of threads.
+    """The distribution of rows and columns over blocks of threads.
 
     Args:
         lanes: the neighbouring columns of a thread.
-        across, beneath: the threads of a block beside, and beneath each other.
-        blocks_across, blocks_beneath: the same of blocks.
+        across, beneath: the threads of a block along columns, and along rows.
+        blocks_across, blocks_beneath: the blocks along columns, and along rows.
         steps: the rows of a thread.
     """
 
@@ -118,7 +118,7 @@ class SummedMaps:
     def match(cls, stages: Sequence[AnyStage], temps: Sequence[Buffer]) -> SummedMaps | None:
         """The stages as maps and a sum of their columns; None if they are not, or store nothing but the sum.
 
-        All but the last axis are reduced: the maps are in step with terms whose reduced axes come first.
+        All axes but the last are reduced: the maps are in step with terms whose reduced axes come first.
         """
         maps, sums = without_column_sums(stages)
         if len(sums) != 1 or len(stages) < 2 or not all(map(is_map, maps)):
@@ -140,7 +140,7 @@ class SummedMaps:
         return cls(tuple(inlined), tuple(stage.output for stage in inlined if contains(temps, stage.output)), total)
 
     def emit(self) -> list[Stmt]:
-        """The launches, and the allocation of what is between them."""
+        """The launches, and the allocation of the intermediates between them."""
         columns, rows = volume(self.sum.stage.space), volume(self.sum.stage.reduce)
         spread = Spread.of(rows, columns)
         parts = build.buffer((spread.blocks_beneath, columns), "float32", "column_sums")
@@ -166,13 +166,13 @@ class SummedMaps:
         )
 
     def _rows(self, total: Buffer, spread: Spread, at: tuple[Expr, Expr, Expr], is_column: Expr | None) -> Stmt:
-        """The maps of a thread's rows, of which the terms are added to the totals.
+        """The maps of a thread's rows, whose terms are added to the totals.
 
         Args:
             total: the totals of a thread.
             spread: how rows are spread.
             at: the first step of the block, the thread's row in the block, and its first column.
-            is_column: whether there is such a column; None if there is.
+            is_column: the condition that the column exists; None if it always does.
         """
         *outer, inner = self.maps[0].space
         first_step, row, first = at
@@ -199,7 +199,7 @@ def _guarded(stmt: Stmt, *conditions: Expr | None) -> Stmt:
 
 
 def _exchanged(total: Buffer, spread: Spread, row: Expr, column: Expr, each: Callable) -> Stmt:
-    """Adds the totals of a block's rows to those of the first one: a row of the lower half to one of the upper half."""
+    """Adds up the totals of a block's rows in the first row: each row of the lower half to one of the upper half."""
     slots = shared([spread.beneath, spread.across * spread.lanes], "float32", "partial")
     slot = lambda row, k: (row, column * spread.lanes + k)
     half, stmts = spread.beneath // 2, [AllocBuffer(slots)]

@@ -19,7 +19,7 @@ from tvmfun.lower.tir.walk import rewrite
 
 #: The threads of a block that share a column.
 _ROWS = 8
-#: From this many terms on a column has several threads.
+#: The fewest terms for which a column has several threads.
 _LONG = 32
 #: The bytes of the narrowest array that a thread reads of a row, and the rows that it reads before it waits.
 _BYTES = 8
@@ -85,7 +85,7 @@ def emit_columns(stage: Stage) -> Stmt:
 
 
 def _in_vectors(stage: Stage, width: int) -> Stmt:
-    """The launch of a reduction in which a thread has some neighbouring columns, and reads some rows at once."""
+    """The launch of a reduction in which a thread has some neighbouring columns, and reads some rows at a time."""
     (head,), last = stage.reduce, stage.space[-1]
     count = volume(stage.space) // width
     coarse = Axis.fresh(last, last.extent // width)
@@ -103,7 +103,7 @@ def _in_vectors(stage: Stage, width: int) -> Stmt:
         mine = tirx.EQ(row, 0) if whole else tirx.all(tirx.EQ(row, 0), point < count)
 
         def steps(numbers: Sequence[Expr], is_inside: bool = True) -> Stmt:
-            """Adds the terms of some rows, all of which are read first."""
+            """Adds the terms of some rows, which are all read first."""
             before, after = [], []
             for number in numbers:
                 position = number * _ROWS + row

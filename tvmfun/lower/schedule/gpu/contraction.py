@@ -37,7 +37,7 @@ from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Env, Expr, volume
 from tvmfun.ops.dot import TENSORFLOAT32
 
-# Rows of tiles that run at the same time, so that they share columns in the L2 cache.
+# Rows of tiles that run at the same time and share columns in L2.
 _GROUP = 8
 # Vectors of a tile whose epilogues a thread computes together, so that their reads wait for memory together.
 _TOGETHER = 4
@@ -47,8 +47,8 @@ _INT = "int32"
 def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | None:
     """Returns the kernel as a tiled product, with everything else in it as its epilogue; None if it is not one.
 
-    Products of float16 and of bfloat16 use tensor cores, which sum in float32; so do those of float32 whose attribute
-    ``tvmfun.precision`` allows tf32. The others are exact.
+    Products of float16 and bfloat16 use tensor cores, which sum in float32; so do products of float32 whose attribute
+    ``tvmfun.precision`` allows tf32. Other products are exact.
     """
     return schedule_in_place(function, target, ())
 
@@ -56,7 +56,7 @@ def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | None:
 def schedule_in_place(
     function: tirx.PrimFunc, target: Target, in_place: Sequence[tuple[Buffer, Buffer]]
 ) -> tirx.PrimFunc | None:
-    """The same with some outputs written over inputs instead of being parameters.
+    """Like :func:`schedule`, with some outputs written over inputs instead of being parameters.
 
     Args:
         function: the kernel.
@@ -144,7 +144,7 @@ class _Kernel:
     def emit(self) -> Stmt:
         """The launches: one; or one for partial sums over ranges of the terms, and one that adds them.
 
-        A sum of columns has a launch that adds those of all tiles beneath each other, or the terms of partial sums.
+        A column sum has a launch that adds the sums of all tiles of a column, or the terms of partial sums.
         """
         if self.splits == 1:
             if self.sum is None:
@@ -254,7 +254,7 @@ class _Kernel:
             return build.seq(self._boxes(env, (row, column), term, shared, step), *stmts)
 
         def finish(step: Expr) -> Stmt | None:
-            """Stores what was computed in registers."""
+            """Stores the elements that were computed in registers."""
             stores = [
                 loader.store(held[0], shared, stage(step) + offset)
                 for (loader, _, offset), held in zip(sides, registers, strict=True)
@@ -352,7 +352,7 @@ class _Kernel:
             fill = lambda held: move(address(held, 0), sums)
             if self.sum is None:
                 return self.epilogue.emit(env, row, column, fill)
-            # The terms of a sum of columns take the positions of the sums that they come of.
+            # The terms of a column sum overwrite the sums that they are computed from.
             keep = {self.sum.terms.output: lambda held: move(sums, address(held, 0))}
             return self.epilogue.emit(env, row, column, fill, keep)
 
@@ -386,7 +386,7 @@ class _Kernel:
     def _over_tile(
         self, first_row: Expr, first_column: Expr, shared: Buffer, width: int, body: Callable[[Expr, Expr, Expr], Stmt]
     ) -> Stmt:
-        """The loop over a tile's elements around ``body(row, column, address of the sums)``, ``width`` at a time."""
+        """A loop over a tile's elements, ``width`` at a time, that runs ``body(row, column, address of the sums)``."""
         loop = self.loop
         per_row = loop.columns // width
         count = build.ceil_div(loop.rows * per_row, loop.threads)

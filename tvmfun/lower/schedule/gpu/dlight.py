@@ -1,4 +1,4 @@
-"""TVM's dlight rules, for kernels that no schedule of ours takes."""
+"""TVM's dlight rules, for kernels that none of our schedules takes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | None:
 
 
 def _without_bool_vectors(loop: tirx.For) -> tirx.For:
-    """An unrolled loop instead of a vectorized one that reads or writes bools.
+    """Unrolls vectorized loops that read or write bools.
 
     TVM represents vectors of bools in CUDA as 16-bit numbers, and interprets their bits as floats.
     """

@@ -15,7 +15,7 @@ _THREADS = 256
 
 
 def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
-    """Gives each point of a block's spatial axes a thread, which runs the ordered axes serially.
+    """Schedules a thread for each point of a block's spatial axes, which runs the ordered axes serially.
 
     For blocks that schedule primitives reject because they read their output, such as scatter.
     """

@@ -1,4 +1,4 @@
-"""Launches: grids of thread blocks, and what the threads of a block do together."""
+"""Launches: grids of thread blocks, and the memory and barriers that a block's threads share."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tvmfun.core import dims
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Expr, Size
 
-#: The threads of a block where nothing else decides.
+#: The default number of threads of a block.
 THREADS = 256
 WARP = 32
-#: Sizes from here on are computed in 64 bits.
+#: Sizes from this one on are computed in 64 bits.
 _LARGE = 1 << 31
 
 
 def launch(blocks: Size, threads: int, body: Callable[[Expr, Expr], Stmt]) -> Stmt:
-    """The loops over ``blocks`` blocks of ``threads`` threads around ``body(block, thread)``."""
+    """Loops over ``blocks`` blocks of ``threads`` threads that run ``body(block, thread)``."""
     large = not isinstance(blocks, dims.Dim) and blocks * threads >= _LARGE
     dtype = "int64" if large else "int32"
     block, thread = (ir.Var(name, ir.PrimType(dtype)) for name in ("block", "thread"))
@@ -32,7 +32,7 @@ def launch(blocks: Size, threads: int, body: Callable[[Expr, Expr], Stmt]) -> St
 
 
 def over_points(count: Size, body: Callable[[Expr], Stmt], threads: int = THREADS) -> Stmt:
-    """A thread for each of ``count`` points around ``body(point)``."""
+    """Launches a thread for each of ``count`` points, which runs ``body(point)``."""
     if isinstance(count, int):
         threads = min(threads, build.ceil_div(count, WARP) * WARP) if count > 1 else 1
 
@@ -62,5 +62,5 @@ def shared(shape: list[int], dtype: str, name: str) -> Buffer:
 
 
 def barrier() -> Stmt:
-    """A point that all threads of a block reach before any goes on."""
+    """A barrier: all threads of a block reach it before any goes on."""
     return tirx.Evaluate(tvm_storage_sync("shared"))

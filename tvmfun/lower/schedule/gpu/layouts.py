@@ -1,4 +1,4 @@
-"""Layouts of tiles in shared memory: where the element of a row and a term is."""
+"""Layouts of tiles in shared memory: the address of the element of a row and a term."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Layout:
     depth: int
     size: int
     by_term: bool
-    #: A tile begins at a multiple of so many bytes.
+    #: A tile begins at a multiple of this many bytes.
     alignment: ClassVar[int] = 16
 
     @property
@@ -88,7 +88,7 @@ class Swizzled(Layout):
         return (self.rows if self.by_term else self.depth) * SWIZZLED
 
     def start(self, row: int, term: int) -> int:
-        """The address in the tile of what begins at a row and a term where no chunk is exchanged, in bytes."""
+        """The address in the tile, in bytes, of a matrix that begins at a row and a term of an unexchanged chunk."""
         line, position = (row, term) if self.by_term else (term, row)
         position *= self.size
         return position // SWIZZLED * self.group + line * SWIZZLED + position % SWIZZLED

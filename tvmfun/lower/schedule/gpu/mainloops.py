@@ -1,4 +1,4 @@
-"""Main loops of matrix products: what the threads of a block do with two tiles in shared memory.
+"""Main loops of matrix products: how the threads of a block multiply two tiles in shared memory.
 
 A :class:`MainLoop` is the interface of a provider: it says which tiles it takes and in which layout, and writes the
 device functions that multiply two tiles and that move the sums to shared memory. Loading tiles and storing results,
@@ -14,7 +14,7 @@ from typing import ClassVar
 from tvmfun.lower.schedule.gpu.layouts import Layout, Padded
 from tvmfun.lower.schedule.gpu.primitives import definition
 
-# With up to so many stages, products of a step are finished before the next one begins.
+# With at most this many stages, the products of a step are finished before the next step begins.
 _FEW_STAGES = 3
 #: The size of a barrier that counts copied bytes.
 BARRIER_BYTES = 8
@@ -41,12 +41,12 @@ class MainLoop:
     left_by_term: bool
     right_by_term: bool
     stages: int
-    #: The threads that multiply together: those of a warp.
+    #: The threads that multiply together: a warp.
     team: ClassVar[int] = 32
     #: The instruction that multiplies, whose rate :mod:`tiles` knows.
     instruction: ClassVar[str]
-    #: Whether multiplications go on in the background. Then tiles have to be made visible to what reads them, the
-    #: products of a step may be unfinished when the next one begins, and `source` defines ``NAME_finish(sums)``.
+    #: Whether multiplications run in the background. Then tiles have to be made visible to the unit that reads them,
+    #: the products of a step may be unfinished when the next one begins, and `source` defines ``NAME_finish(sums)``.
     is_asynchronous: ClassVar[bool] = False
 
     @classmethod
@@ -66,7 +66,7 @@ class MainLoop:
 
     @property
     def teams(self) -> int:
-        """The teams beneath each other."""
+        """The number of teams along the rows."""
         return self.rows // self.team_rows
 
     @property
@@ -123,9 +123,9 @@ class MainLoop:
 
     @property
     def barriers(self) -> int:
-        """Where the barriers begin in shared memory: behind the tiles, and behind the result that takes their place.
+        """Offset of the barriers in shared memory: after the tiles, and after the result, which reuses their memory.
 
-        Memory of a barrier must not be used for anything else as long as that is valid.
+        The memory of a barrier must not be used for anything else while the barrier is valid.
         """
         return max(self.stages * self.stage_bytes, self.rows * self.result_length * 4)
 
@@ -254,9 +254,9 @@ __device__ __forceinline__ void {loop.name}_multiply(float* sums, const void* le
 
 
 def spill_of_fragments(loop: MainLoop) -> str:
-    """The function that moves sums to shared memory from where tensor cores leave them.
+    """The function that moves sums from the registers of tensor cores to shared memory.
 
-    A warp of the team has 16 rows of each of its fragments, and a lane two neighbours in every eight columns.
+    Each warp of the team has 16 rows of its fragments, and each lane two neighbours in every eight columns.
     """
     fragment_rows = loop.team // 2
     row_tiles, column_tiles = loop.team_rows // fragment_rows, loop.team_columns // 8

@@ -1,6 +1,6 @@
 """Operands of matrix products: how the threads of a block bring a tile from global to shared memory.
 
-An operand that is stored as it is multiplied is copied asynchronously, with zeros outside of the array. Any other is
+An operand that needs no conversion is copied asynchronously, with zeros outside of the array. Any other operand is
 computed in registers, which are stored once the block has multiplied the tiles before.
 """
 
@@ -33,8 +33,8 @@ class Reading:
         by_term: whether neighbouring threads read neighbouring terms of the sum, rather than neighbouring rows.
         width: the neighbours that a thread reads at once.
         source: the load of an operand that is copied as it is; None if it is computed.
-        condition: where that load is valid; elsewhere the element is 0. None: everywhere.
-        array: the load that the operand is everywhere, also where threads cannot copy it because it is too narrow.
+        condition: the condition under which that load is valid; elsewhere the element is 0. None if it always is.
+        array: the load that the operand always is, also if it is too narrow for threads to copy it.
     """
 
     by_term: bool
@@ -71,7 +71,7 @@ def _along(axes: Sequence[Axis], operand: Operand, product: Product) -> tuple[in
 
 
 def _copied(operand: Operand) -> tuple[ir.TensorLoad | None, Expr | None]:
-    """The load that an operand is, and where it is valid if it is 0 elsewhere."""
+    """The load that an operand is, and the condition under which it is valid if it is 0 elsewhere."""
     value, condition = operand.value, None
     if build.is_choice(value):
         condition, value, other = value.args
@@ -90,8 +90,8 @@ class TileLoader:
         product: the product.
         reading: the way in which it is read.
         threads: the threads of the block.
-        thread: the index of this one.
-        layout: where its elements are in shared memory.
+        thread: the index of the thread.
+        layout: the layout of its elements in shared memory.
         is_rounded: whether float32 numbers are rounded to tf32 on the way.
     """
 
@@ -105,7 +105,7 @@ class TileLoader:
 
     @property
     def turns(self) -> bool:
-        """Whether a thread reads several terms of a row one by one, which it stores as neighbours.
+        """Whether a thread reads several terms of a row one by one, and stores them as neighbours.
 
         Neighbouring threads have neighbouring rows, so that reads are contiguous, and all banks of shared memory take
         part in a store.
@@ -114,7 +114,7 @@ class TileLoader:
 
     @property
     def width(self) -> int:
-        """The neighbours in shared memory that a thread moves at once: one, if they are not neighbours in the array."""
+        """The neighbours in shared memory that a thread moves at once; 1 if they are not neighbours in the array."""
         if self.turns:
             return vectors.VECTOR_BYTES // vectors.size_of(self.operand.dtype)
         return self.reading.width if self.reading.by_term == self.layout.by_term else 1
@@ -145,7 +145,7 @@ class TileLoader:
             first_term: its first term.
             end: the number of terms.
             shared: shared memory, in bytes.
-            start: where the tile begins in it.
+            start: the address of the tile in it.
         """
         stmts = []
         for i in range(self.count):
@@ -154,7 +154,7 @@ class TileLoader:
         return build.seq(*stmts)
 
     def _moved(self, function: str, to: Expr, at: Env, exists: Expr) -> Stmt:
-        """The call that moves a vector of an operand that is stored as it is multiplied, or zeros."""
+        """The call that copies a vector of an operand without conversion, or zeros."""
         load = self.reading.source
         if self.reading.condition is not None:
             exists = tirx.And(exists, build.substitute(self.reading.condition, at))

@@ -1,4 +1,4 @@
-"""Large memory of the points of blocks: arrays of the kernel, of which each point has a part."""
+"""Large memory of the points of blocks: arrays of the kernel, a part of which belongs to each point."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tvmfun.lower.tir.walk import rewrite
 
 
 def with_points_in_memory(function: tirx.PrimFunc, most: int) -> tirx.PrimFunc:
-    """The kernel with arrays of its own for what each point of a block keeps, if that is large or of a dynamic size.
+    """Moves private buffers of a block's points to arrays of the kernel if they are large or of a dynamic size.
 
     Args:
         function: a kernel that is not scheduled.

@@ -1,6 +1,6 @@
 """Device functions in CUDA C++ that products call: asynchronous copies, fragments of matrices, and tensor cores.
 
-Everything that needs an instruction of its own is here; main loops are C++ around it.
+All code that needs special instructions is here; main loops are C++ around it.
 """
 
 from __future__ import annotations
@@ -258,10 +258,10 @@ __device__ __forceinline__ void tvmfun_move(void* to, const void* from) {
 }
 
 
-#: The functions that write to their first pointer what they read from the second one.
+#: The functions that copy from their second pointer to the first one.
 MOVES = ("tvmfun_copy", "tvmfun_fetch", "tvmfun_load_tile", "tvmfun_move", "tvmfun_store_tf32")
 
 
 def definition(name: str) -> str:
-    """The CUDA C++ of a function, or of a template without its arguments, that may occur in a source again."""
+    """The CUDA C++ of a function, or of a template without its arguments; it may occur in a source more than once."""
     return f"#ifndef {name}_defined\n#define {name}_defined{_DEFINITIONS[name]}#endif\n"

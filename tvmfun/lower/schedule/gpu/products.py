@@ -96,8 +96,8 @@ def match(stage: Stage | None) -> Product | None:
 def with_epilogues(stages: Sequence[AnyStage], temps: Sequence[Buffer]) -> Stage | None:
     """The only reduction among the stages with all other stages as maps of its elements; None if they are not.
 
-    Maps over fewer axes, such as of a bias, are computed again for each element, and what only moves elements, such as
-    the margins of a convolution, is part of the product.
+    Maps over fewer axes, such as those of a bias, are computed again for each element. Maps that only move elements,
+    such as the margins of a convolution, are part of the product.
     """
     maps = [stage for stage in stages if is_map(stage)]
     cores = [stage for stage in stages if isinstance(stage, Stage) and not is_map(stage)]

@@ -32,7 +32,7 @@ _WIDE = {
 
 @dataclass(frozen=True, eq=False)
 class ArgStage(Stage):
-    """A reduction to the position of an extremum: ``value`` is what is compared, the output is its position.
+    """A reduction to the position of an extremum: ``value`` is compared, the output is its position.
 
     Args:
         position: the position of a term.
@@ -184,7 +184,7 @@ class Reducer:
         )
 
     def exchange_columns(self, column: Expr, row: Expr, columns: int, rows: int) -> Stmt:
-        """Combines the totals of each column's threads, a power of two; those of the first row get the result."""
+        """Combines the totals of each column's threads, a power of two; threads of the first row get the result."""
         slots = [shared([rows, columns], dtype, "partial") for dtype in self.dtypes]
         pairs = list(zip(slots, self.totals, strict=True))
         stmts: list[Any] = [*map(AllocBuffer, slots)]

@@ -36,7 +36,7 @@ class Epilogue:
 
     Args:
         product: the product.
-        temps: the buffers that nobody reads afterwards.
+        temps: the buffers that are not read afterwards.
     """
 
     product: Product
@@ -76,7 +76,7 @@ class Epilogue:
         fill: Callable[[Buffer], Stmt],
         keep: Mapping[Buffer, Callable[[Buffer], Stmt]] = MappingProxyType({}),
     ) -> Stmt:
-        """The statements for ``width`` neighbours. Results are stored last, as they may be written over what is read.
+        """The statements for ``width`` neighbours. Results are stored last, as they may be written over inputs.
 
         Args:
             env: the position on the batch axes.
@@ -141,7 +141,7 @@ class Epilogue:
 
 
 def _with_registers(value: Expr, lane: int, results: dict[Buffer, Buffer], fetched: Sequence) -> Expr:
-    """The value of one lane with registers instead of what is already there."""
+    """Replaces loads of one lane's value by the registers that already hold them."""
 
     def visit(load: ir.TensorLoad) -> Expr:
         if load.source in results:

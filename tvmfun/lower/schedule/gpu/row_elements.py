@@ -19,7 +19,7 @@ class RowElement:
     Args:
         number: counts a thread's elements.
         lane: its position in the vector.
-        loads: the registers of vectors, by what they were loaded from, with the axes of the first stage of a run.
+        loads: the registers of vectors by their loads, with the axes of the first stage of a run.
         stores: the registers of results that are stored as vectors.
     """
 

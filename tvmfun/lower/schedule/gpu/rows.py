@@ -28,17 +28,24 @@ from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr, Size, volume
 from tvmfun.lower.tir.walk import called, find, rewrite
 
-#: The most elements of an array that a thread keeps in registers, and the most inputs of which it keeps some.
-_MOST_KEPT, _MOST_KEPT_IN_VECTORS = 16, 32
+#: The most elements of an array that a thread keeps in registers.
+_MOST_KEPT = 16
+#: The most elements that a thread keeps in registers if vectors have four elements or more.
+_MOST_KEPT_IN_VECTORS = 32
+#: The most inputs of which a thread keeps elements.
 _MOST_ARRAYS = 4
-#: What a block needs of shared memory besides rows.
+#: The shared memory in bytes that a block needs besides rows.
 _OTHER_SHARED = 1 << 10
-#: The longest rows for a warp; longer ones get a block.
+#: The longest row for a warp; longer ones get a block.
 _LONG = 1024
-# Elements, or vectors of them, of a long row that a thread reads before it waits for memory.
-_TOGETHER, _VECTORS_TOGETHER = 4, 2
-# Vectors need registers, of which 1024 threads would have too few for a second block on a multiprocessor.
-_MOST_THREADS, _MOST_WITH_VECTORS = 1024, 512
+# The elements of a long row that a thread reads before it waits for memory.
+_TOGETHER = 4
+# The vectors of a long row that a thread reads before it waits for memory.
+_VECTORS_TOGETHER = 2
+# The most threads of a block.
+_MOST_THREADS = 1024
+# The most threads with vectors: they need registers, and 1024 threads would leave too few for a second block.
+_MOST_WITH_VECTORS = 512
 
 
 def emit_rows(
@@ -76,7 +83,7 @@ def team_size(rows: Size, length: Size) -> int:
 
 
 def is_device_function(call: ir.Call) -> bool:
-    """Whether a call is one of CUDA C++, such as that of random bits."""
+    """Whether a call is to a function in CUDA C++, such as the one for random bits."""
     return called(call) == "tirx.cuda.func_call"
 
 
@@ -129,7 +136,7 @@ class _Rows:
         return lanes
 
     def _vector_loads(self, stage: Stage) -> list[ir.TensorLoad]:
-        """The loads of which neighbours of a row read neighbours of an array, from an aligned element on."""
+        """The loads that read neighbours of a row from neighbours of an array, starting at an aligned element."""
         return vectors.row_loads(stage.value, self.rest(stage)[-1], stage.domain)
 
     def _stores_vectors(self, stage: Stage) -> bool:
@@ -165,7 +172,7 @@ class _Rows:
     # -- what is kept in registers -----------------------------------------------------------------------------
 
     def is_possible(self) -> bool:
-        """Whether each element that a stage reads of another stage's output is of the row, or of the same thread."""
+        """Whether a stage reads only elements of other stages' outputs that belong to its row or thread."""
         for stage in self.stages:
             if stage.combine is not None and len(stage.space) != self.prefix:
                 return False
@@ -177,7 +184,7 @@ class _Rows:
         return True
 
     def may_overwrite(self, source: Buffer, output: Buffer) -> bool:
-        """Whether each thread reads its elements of an input, and no others, before it stores those of an output."""
+        """Whether each thread reads its elements of an input, and no others, before it stores elements of an output."""
         position, writer = next((i, stage) for i, stage in enumerate(self.stages) if stage.output.same_as(output))
         if not is_map(writer) or not self.rest(writer) or not _are_axes(writer.index, writer.space):
             return False
@@ -208,7 +215,7 @@ class _Rows:
         return isinstance(steps, int) and steps <= (_MOST_KEPT_IN_VECTORS if self.lanes >= 4 else _MOST_KEPT)
 
     def _shared_loads(self, loads_of: Callable[[Stage], Sequence[ir.TensorLoad]]) -> list[tuple[Stage, ir.TensorLoad]]:
-        """The loads of inputs that several stages do at the same elements, each with the first of these stages."""
+        """The loads that several stages share, each with the first of these stages."""
         written = [buffer for stage in self.stages for buffer in stage.writes()]
         uses: list[tuple[Stage, ir.TensorLoad, list[int]]] = []
         for number, stage in enumerate(self.stages):
@@ -229,12 +236,12 @@ class _Rows:
         return [(stage, load) for stage, load, numbers in uses if len(set(numbers)) > 1]
 
     def _in_shared(self, most: int) -> list[tuple[Stage, ir.TensorLoad]]:
-        """The loads of long rows that are kept in shared memory: if they fit, those of two blocks."""
+        """The loads of long rows that are kept in shared memory, which holds two blocks if they fit."""
         if self.lanes == 1 or self.per_block > 1 or self.team <= WARP:
             return []
         is_long = lambda stage: len(self.rest(stage)) == 1 and not self.fits(stage)
         found = self._shared_loads(lambda stage: self._vector_loads(stage) if is_long(stage) else [])
-        # Rows alone: what all rows share is in a cache.
+        # Only loads of rows: elements that all rows share stay in a cache.
         found = [(stage, load) for stage, load in found if len(load.indices) > 1]
         nbytes = lambda use: volume(self.rest(use[0])) * vectors.size_of(str(use[1].ty))
         chosen: list[tuple[Stage, ir.TensorLoad]] = []
@@ -272,7 +279,7 @@ class _Rows:
         return self._with_row_values([*copies, *stages])
 
     def _with_row_values(self, stages: Sequence[Stage]) -> list[Stage]:
-        """The stages, preceded by loads of what all elements of a row need, such as its label."""
+        """The stages, preceded by loads of the values that all elements of a row need, such as its label."""
         written = [buffer for stage in self.stages for buffer in stage.writes()]
         values: list[Stage] = []
 
@@ -318,7 +325,7 @@ class _Rows:
         return build.substitute(value, {a.var: b.var for a, b in zip(theirs, mine, strict=True)})
 
     def _reading(self, stage: Stage, copy: Stage) -> Stage:
-        """The stage with loads of a copy instead of what it copies."""
+        """The stage with loads of a copy instead of the original."""
         if not same_extents(self.rest(stage), self.rest(copy)) or not self.rest(stage):
             return stage
         own = (*stage.space[: self.prefix], *self.rest(stage))[-len(copy.index) :]
@@ -396,7 +403,7 @@ class _Rows:
         return build.seq(*map(AllocBuffer, held), loop)
 
     def _own(self, stage: Stage, like: Stage | None, env: Env) -> Env:
-        """The values of a stage's axes, from those of another one, or for the rows from those of the launch."""
+        """The values of a stage's axes, derived from another stage's axes or from the rows of the launch."""
         if like is None:
             return {axis.var: env[lead.var] for axis, lead in zip(stage.space[: self.prefix], self.axes, strict=True)}
         return {axis.var: env[mine.var] for axis, mine in zip(stage.space, like.space, strict=True)}
@@ -422,7 +429,7 @@ class _Rows:
         )
 
     def _value(self, stage: Stage, at: RowElement, lead: Stage | None = None) -> Expr:
-        """The value of a stage, with registers for what the threads know; ``lead`` is the first stage of its run."""
+        """The value of a stage, read from registers where threads have it; ``lead`` is the first stage of its run."""
 
         def read(load: ir.TensorLoad) -> Expr:
             register = self.known.get(load.source)
@@ -490,7 +497,7 @@ class _Rows:
 
         Args:
             run: the stages in the loop, over the same axes.
-            stored: those of them whose results are stored.
+            stored: the stages of the run whose results are stored.
             env: the row.
             lane: the thread's number in its team.
             exists: whether the row exists; None if all do.
@@ -509,7 +516,7 @@ class _Rows:
             return found if lanes == 1 else {**found, last.var: found[coarse.var] * lanes + k}
 
         def steps(numbers: Sequence[Expr], is_inside: bool = False) -> Stmt:
-            """The statements for some vectors, all of which are loaded first."""
+            """The statements for some vectors, which are all loaded first."""
             parts = [self._vector(run, stored, number * self.team + lane, here, exists) for number in numbers]
             computed = [
                 body(here(number * self.team + lane, k), RowElement(number * lanes + k, k, part.loads, part.stores))
@@ -529,7 +536,7 @@ class _Rows:
             return build.loop(last, count, lambda i: steps([i]), ForKind.UNROLLED)
         if not isinstance(length, int):
             return build.loop(last, count, lambda i: steps([i]))
-        # Several at once, none of which is past the end, and the rest.
+        # Several vectors at once while none is past the end, then the rest.
         together = _TOGETHER if lanes == 1 else _VECTORS_TOGETHER
         several = 0 if bounds else length // (self.team * together)
         first = several * together

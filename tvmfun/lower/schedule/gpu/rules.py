@@ -1,7 +1,7 @@
 """GPU schedules: kernels with loops bound to blocks and threads.
 
 The rules are tried in order, from the most specific to the most general: ours first, then those of TVM (`dlight`), and
-a thread per point of what these refuse (`fallback`).
+a thread per point for kernels that these refuse (`fallback`).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ RULES: tuple[Rule, ...] = (
     scan.schedule,
     contraction.schedule,
 )
-#: Those for blocks of any body, which take what the rules above refuse.
+#: Rules for blocks of any body, which take the kernels that the rules above refuse.
 RULES_OF_BLOCKS: tuple[Rule, ...] = (staged.schedule, dlight.schedule, fallback.schedule)
-# The bytes that a thread may keep for itself; it cannot have more than 512 KiB.
+# The most private bytes of a thread; the hardware allows 512 KiB.
 _PRIVATE_BYTES = 16 << 10
 
 
@@ -78,10 +78,9 @@ def _with_constants(function: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _by_one_thread(loop: tirx.For) -> tirx.For:
-    """A serial loop from 0 on, in place of one inside a block that is a vector or runs in parallel on a CPU.
+    """Replaces a vectorized or parallel loop inside a block by a serial one from 0 on.
 
-    TVM's ``CanonicalizeLoop`` leaves out a step of a loop whose ends depend on that of another one, if neither begins
-    with 0.
+    TVM's ``CanonicalizeLoop`` drops a step of a loop whose bounds depend on another loop if neither begins at 0.
     """
     kind = tirx.ForKind.SERIAL if loop.kind in (tirx.ForKind.PARALLEL, tirx.ForKind.VECTORIZED) else loop.kind
     var, body = loop.loop_var, loop.body
@@ -92,7 +91,7 @@ def _by_one_thread(loop: tirx.For) -> tirx.For:
 
 
 def _bits_of_constant(call: tvm.ir.Call) -> tvm.ir.Expr:
-    """The bits of a constant as a constant: TVM's code would take its address, which it does not have."""
+    """Folds the bits of a constant into a constant: TVM would take the address of the constant, which has none."""
     value = call.args[0] if called(call) == "tirx.reinterpret" else None
     if not isinstance(value, tirx.FloatImm) or not str(call.ty).startswith(("int", "uint")):
         return call

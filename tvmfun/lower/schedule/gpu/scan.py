@@ -1,7 +1,7 @@
 """Scans along an axis on GPUs: one launch, or two where few rows or columns are long.
 
-The first of two launches stores the partial result of each chunk of a row, and the second one begins each chunk with
-those before it. Which elements are joined in which order depends on shapes alone.
+The first of two launches stores the partial result of each chunk of a row; the second one begins each chunk with the
+partial results before it. The order in which elements are joined depends on shapes alone.
 """
 
 from __future__ import annotations

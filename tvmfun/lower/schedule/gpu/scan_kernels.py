@@ -17,17 +17,25 @@ import numpy as np
 from tvmfun import dtypes
 from tvmfun.ops.cumulative import Scan
 
-# The neighbours that a thread has of a tile.
+# The neighbouring elements of a tile that one thread has.
 _ITEMS = 4
 # The threads of a block of columns, or of short rows.
-_THREADS, _WARP = 256, 32
-# The most threads for a row: many where there are few rows.
+_THREADS = 256
+# The threads of a warp.
+_WARP = 32
+# The most threads for a row if there are few rows.
 _MOST_THREADS = 1024
-# With so many neighbouring columns, threads that have one each read whole sectors of memory.
+# With at least this many neighbouring columns, threads that have one each read whole sectors of memory.
 _COLUMNS = 16
-# Rows and columns are cut in chunks until there are so many teams or threads; a chunk has at least so many elements.
-_TEAMS, _LEAST_OF_TEAM = 512, 1 << 13
-_COLUMN_THREADS, _LEAST_OF_COLUMN = 1 << 15, 128
+# The number of teams that keeps a GPU busy: rows are cut into chunks to get as many.
+_TEAMS = 512
+# The fewest elements of a chunk of a row.
+_LEAST_OF_TEAM = 1 << 13
+# The number of threads that keeps a GPU busy: columns are cut into chunks to get as many.
+_COLUMN_THREADS = 1 << 15
+# The fewest elements of a chunk of a column.
+_LEAST_OF_COLUMN = 128
+# The most chunks of a row or column.
 _MOST_CHUNKS = 256
 
 
@@ -54,7 +62,7 @@ _FORMATS = {
     "float64": _Format("double"),
 }
 
-# Of each op: the fields of a state, its identity, a state of the elements, the join of neighbours, and the result.
+# By op: the fields of a state, the identity, the state of some elements, the join of neighbours, and the result.
 _OPS = {
     "cumsum": ("T x;", "{0}", "{load(first[i])}", "{a.x + b.x}", "x"),
     "cumprod": ("T x;", "{1}", "{load(first[i])}", "{a.x * b.x}", "x"),
@@ -70,8 +78,8 @@ _OPS = {
     ),
     "cumulative_place": ("T x; int at;", "{0, -1}", "{load(first[i]), position}", "is_better(a, b) ? b : a", "at"),
 }
-# Only products can lose a result by the order of operations: where one of some elements is out of range, although the
-# product from the beginning is not, or the reverse. A partial result or a result is in range if this holds.
+# Only products may lose a result by the order of operations: the product of a chunk may be out of range although the
+# product from the beginning is not, or the reverse. A result is in range if this condition holds.
 _CHECKED = {
     "cumprod": ("fabs(s.x) <= LARGEST && (fabs(s.x) >= SMALLEST || carry.x == 0)",) * 2,
     "linear_recurrence": ("fabs(s.factor) <= LARGEST && fabs(s.x) <= LARGEST", "fabs(s.x) <= LARGEST"),

@@ -3,8 +3,8 @@
 Updates of the same element are combined in their order, so that a result does not change from run to run. A block of
 threads takes one row of the array, or, if there are fewer updates than rows, the row that one update goes to, and a
 strip of its columns. Its threads compare the targets of the updates with that row, one each, and combine those that
-match in order. Of the updates of the same row, the block of the first one does that. So there is no atomic operation,
-no sort, and no memory for intermediates.
+match in order. If several updates target one row, the block of the first combines them all. So there is no atomic
+operation, no sort, and no memory for intermediates.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sorts of rows on GPUs: a launch that sorts tiles, and one for each time that the sorted runs double in length."""
+"""Sorts of rows on GPUs: a launch that sorts tiles, and one for each doubling of the length of sorted runs."""
 
 from __future__ import annotations
 

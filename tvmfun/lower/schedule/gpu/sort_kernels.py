@@ -12,8 +12,10 @@ from typing import NamedTuple
 
 # The elements that a thread has in registers.
 _ITEMS = 8
-# The fewest threads of a block, which short rows share, and the most, which have the largest tile.
-_FEWEST_THREADS, _MOST_THREADS = 128, 512
+# The fewest threads of a block, which several short rows share.
+_FEWEST_THREADS = 128
+# The most threads of a block, which sort the largest tile.
+_MOST_THREADS = 512
 
 
 class _Format(NamedTuple):
@@ -100,7 +102,7 @@ class Functions:
     Args:
         tiles: sorts tiles: ``(block, shared, elements, keys, order)``, without ``keys`` if a row is a tile.
         merge: merges pairs of runs: ``(block, shared, keys, order, merged_keys, merged_order, run)``.
-        last: merges the last pair: the same without ``merged_keys``.
+        last: merges the last pair; it has no ``merged_keys``.
     """
 
     tiles: str

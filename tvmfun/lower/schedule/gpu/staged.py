@@ -37,7 +37,7 @@ from tvmfun.lower.schedule.stages import (
 )
 from tvmfun.lower.tir import build
 
-#: Fewer rows than this keep a device busy only if they are short enough for one block to be done soon.
+#: Fewer rows than this run in one launch only if they are short, so that one block is done soon.
 _MANY_ROWS = 64
 _SHORT_ROW = 1 << 13
 #: The blocks that a reduction is spread over, and the fewest terms that are worth a block.
@@ -53,7 +53,7 @@ def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | None:
 def schedule_in_place(
     function: tirx.PrimFunc, target: Target, in_place: Sequence[tuple[Buffer, Buffer]]
 ) -> tirx.PrimFunc | None:
-    """The same with some outputs written over inputs instead of being parameters.
+    """Like :func:`schedule`, with some outputs written over inputs instead of being parameters.
 
     Args:
         function: the kernel.
@@ -152,7 +152,7 @@ def _emit(
     most_shared: int,
     in_place: Sequence[tuple[Buffer, Buffer]],
 ) -> list[Stmt] | None:
-    """The launches of a group: one, unless threads would read what others of the same launch write.
+    """The launches of a group: one, unless threads would read elements that others of the same launch write.
 
     Args:
         group: the stages that run in it.

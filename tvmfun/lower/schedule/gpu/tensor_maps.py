@@ -24,10 +24,16 @@ from tvmfun.runtime.cuda_module import MAP_DTYPES
 
 #: The function that copies a box; its template arguments describe the map.
 LOAD = "tvmfun_load_tile"
-_MOST_AXES, _MOST_BOX = 5, 256
-# Addresses and distances are multiples of 16 bytes.
+# The hardware's limits: the most axes of a map.
+_MOST_AXES = 5
+# The most elements of a box along an axis.
+_MOST_BOX = 256
+# Addresses and strides are multiples of this many bytes.
 _ALIGNMENT = 16
-_MOST_SIZE, _MOST_STRIDE = 1 << 31, 1 << 40
+# Axes have fewer elements than this.
+_MOST_SIZE = 1 << 31
+# Strides are less than this, in bytes.
+_MOST_STRIDE = 1 << 40
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,11 +42,11 @@ class TiledOperand:
 
     Args:
         buffer: the array.
-        offset: the bytes in front of the tensor.
-        sizes: those of its axes; the first one is contiguous.
+        offset: the bytes before the tensor.
+        sizes: the sizes of its axes; the first axis is contiguous.
         strides: the distances along the other axes, in bytes; each is a multiple of the one before.
         box: the sizes of a box.
-        axes: what the coordinates along the other axes are: an axis of the batch, or None for the lines of the tile.
+        axes: the coordinate along each other axis: an axis of the batch, or None for the lines of the tile.
         layout: that of a tile.
     """
 
@@ -67,9 +73,9 @@ class TiledOperand:
         Args:
             operand: the operand.
             product: the product.
-            reading: the way in which it would be read otherwise.
+            reading: the fallback if it is not copied in boxes.
             layout: that of a tile.
-            others: what else the kernel computes: it must not read the array in another way.
+            others: the other values that the kernel computes, which must not read the array in another way.
             whole: the parameters that are whole arrays; the operand must be one of them.
         """
         load = reading.array
@@ -119,7 +125,7 @@ class TiledOperand:
             first_row: the first row of the tile.
             first_term: its first term.
             shared: shared memory, in bytes.
-            start: where the tile begins in it.
+            start: the address of the tile in it.
             barrier: the address of the barrier that counts the bytes.
         """
         description = (MAP_DTYPES[str(self.buffer.dtype)], self.offset, *self.sizes, *self.strides, *self.box)
@@ -148,7 +154,7 @@ def _is_dense(sizes: Sequence[int], strides: Sequence[int], size: int) -> bool:
 
 
 def _merged(axes: Sequence[Axis], stride_of: dict[Axis, int]) -> tuple[int, int] | None:
-    """The size and the stride of axes that are walked as one; None if they are not, or there are none."""
+    """Merges axes into one, given by its size and stride; None if that is impossible, or there are none."""
     size, stride = 1, 0
     for axis in reversed(axes):
         if size > 1 and stride_of[axis] != size * stride:

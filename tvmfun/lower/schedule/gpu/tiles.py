@@ -56,16 +56,24 @@ _SIMT = (
 
 #: The attribute of a function that multiplies by a main loop: its instruction and the dtype of its factors.
 UNITS = "tvmfun.units"
-# A range of the terms has at least so many steps.
+# The fewest steps of a range of the terms.
 _FEWEST_STEPS = 4
-# Seconds of another launch in a graph.
+# Seconds of an additional launch in a graph.
 _LAUNCH = 2e-6
-# The most shared memory of a block, by architecture, in bytes.
+# The most shared memory of a block in bytes, by architecture.
 _BLOCK_SHARED = {80: 163 << 10, 87: 163 << 10, 90: 227 << 10, 100: 227 << 10, 103: 227 << 10}
+# The most shared memory of a block on all other architectures.
 _LEAST_SHARED = 99 << 10
-# Registers, threads and shared memory of a multiprocessor of sm_90, the shared memory that it reserves per block, and
-# the registers of a thread besides its sums.
-_REGISTERS, _THREADS, _SHARED, _RESERVED, _OTHER_REGISTERS = 65536, 2048, 227 << 10, 1 << 10, 40
+# A multiprocessor of sm_90: its registers.
+_REGISTERS = 65536
+# Its resident threads.
+_THREADS = 2048
+# Its shared memory in bytes.
+_SHARED = 227 << 10
+# The shared memory in bytes that it reserves for each block.
+_RESERVED = 1 << 10
+# The registers of a thread besides its sums.
+_OTHER_REGISTERS = 40
 
 
 @dataclass(frozen=True)
@@ -77,8 +85,8 @@ class Fit:
         bandwidth: bytes of tiles per second from the L2 cache.
         step: the least seconds of a step of the main loop.
         block: seconds of a block before its first step and after its last one.
-        element: bytes of memory that an element of a result counts as.
-        partial: the same of a partial sum.
+        element: the cost of an element of a result, in bytes of memory.
+        partial: the cost of an element of a partial sum, in bytes of memory.
         by_warps: how much longer ``mma.sync`` takes.
     """
 
@@ -98,8 +106,8 @@ class Machine:
     Args:
         processors: streaming multiprocessors.
         bandwidth: bytes of global memory per second.
-        rates: operations per second of all processors together, by instruction and dtype: what good kernels reach.
-        peaks: the same by dtype as its data sheet has it; none where a rate is known without one.
+        rates: operations per second that good kernels reach on all processors together, by instruction and dtype.
+        peaks: the data sheet's operations per second by dtype; none where a rate was measured.
         fits: constants by dtype, where products were measured.
     """
 
@@ -185,7 +193,7 @@ def most_shared(arch: str) -> int:
 
 
 def shared_bytes(tile: Tile, dtype: str) -> int:
-    """The shared memory that a block needs at most, whatever the layout of the operands."""
+    """The most shared memory that a block needs for any layout of the operands."""
     layouts = [(False, False)] if dtype == "float32" else [(True, True), (True, False), (False, True), (False, False)]
     return max(tile.loop(dtype, *layout).shared_bytes for layout in layouts)
 
@@ -221,18 +229,18 @@ def _size(dtype: str) -> int:
 
 
 def _waves(blocks: int, at_once: int) -> float:
-    """How often so many blocks begin together; many waves are out of step, so that the last one is shorter."""
+    """The number of waves in which the blocks run; many waves get out of step, so that the last one is shorter."""
     waves = max(1.0, blocks / at_once)
     return math.ceil(waves) if waves < 8 else waves
 
 
 def _assumed(tile: Tile, dtype: str, blocks: int, steps: int, processor: Machine) -> float:
-    """The time of a wave is that of its multiplications, or of its reads of global memory, whichever is longer.
+    """The time of a product; a wave takes the time of its multiplications or its global reads, whichever is longer.
 
     Small tiles read shared memory more often per multiplication.
     """
     size = _size(dtype)
-    # The pipeline fills first, as long as it takes memory to answer: steps of 64 bytes, whatever the depth is.
+    # The pipeline fills first, which takes the latency of memory: steps of 64 bytes, for any depth.
     filled = steps + tile.stages * 64 / (tile.depth * size)
     # Shared memory feeds a team's fragments: the larger its tile, the more each element is used.
     reuse = tile.team_rows * tile.team_columns / (tile.team_rows + tile.team_columns)

@@ -1,6 +1,6 @@
 """Transposes: tiles that are read along one axis and written along another, by way of shared memory.
 
-Rows of a tile have one element more than they need, so that the threads that read a column use different banks.
+Rows of a tile have one unused element, so that the threads that read a column use different banks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MOST_TILES = 3
 
 
 def crosswise_loads(stage: Stage) -> tuple[Axis, list[ir.TensorLoad]] | None:
-    """The loads of a map that are contiguous along another axis than its last, and that axis; None without any."""
+    """The loads of a map that are contiguous along an axis other than its last, and that axis; None without any."""
     if len(stage.space) < 2 or not _is_long(stage.space[-1]):
         return None
     last = stage.space[-1]

@@ -46,9 +46,9 @@ def contiguous_width(access: Access, axis: Axis, domain: Sequence[Axis]) -> int:
 
 
 def certain_loads(value: Expr, domain: Sequence[Axis]) -> list[ir.TensorLoad]:
-    """The loads in a value that may be done wherever its axes are: no condition decides whether the element exists."""
+    """The loads in a value that are valid at all points of its axes, because no condition guards them."""
     unconditional = unconditional_loads(value)
-    # On CPUs, where tests run kernels, registers of bfloat16 become those of float32, of which bits are others.
+    # On CPUs, where tests run kernels, registers of bfloat16 become float32, which has other bits.
     as_bits = [call.args[0] for call in find(value, ir.Call) if called(call) == "tirx.reinterpret"]
     extents = {axis.var: axis.extent for axis in domain}
 
@@ -124,8 +124,8 @@ def allocated(buffer: Buffer, size: int) -> Stmt:
 
 
 def whole(buffer: Buffer, *last: Expr | int) -> Stmt:
-    """Mentions the last element of a buffer: TVM would shrink it to the elements that it sees in use.
+    """A use of a buffer's last element, without which TVM would shrink the buffer to the elements that it sees in use.
 
-    Of a vector that it moves by its address, it sees the first one.
+    If a vector moves by its address, TVM sees only the first element.
     """
     return tirx.Evaluate(address(buffer, *last))

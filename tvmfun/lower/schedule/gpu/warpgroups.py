@@ -46,7 +46,7 @@ class Warpgroups(MainLoop):
 
     @property
     def name(self) -> str:
-        """A name for its device functions, which wait for different numbers of steps."""
+        """A name for its device functions, which depends on the number of steps that they wait for."""
         return f"{super().name}_wgmma{self.pending}"
 
     @property
@@ -126,7 +126,7 @@ __device__ __forceinline__ void {name}(float* d, {of} a, unsigned long long b) {
 def matrix(layout: Swizzled) -> str:
     """The function that makes a descriptor of a matrix: the distances of groups of neighbours and of eight lines.
 
-    Where terms are neighbours, an instruction has one group of them.
+    If terms are neighbours, an instruction has one group of them.
     """
     leading = 16 if layout.by_term else layout.group
     return f"tvmfun_matrix<{leading}, {8 * SWIZZLED}>"

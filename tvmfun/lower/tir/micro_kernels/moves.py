@@ -37,7 +37,7 @@ class _Move:
             result: the load of the first element of the result.
             result_row: the elements from one row of the result to the next.
             source: the load of the first element of the source.
-            source_row: the same for the source.
+            source_row: the elements from one row of the source to the next.
             counts: the number of rows, if it is an argument.
         """
         steps = (number(row * (self.bits // 8), "int64") for row in (result_row, source_row))
@@ -119,7 +119,7 @@ class RowsCopy(_Move):
 
 
 def exchange(step: int, lanes: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Which elements of two concatenated rows the upper and the lower one get: the even and the odd blocks.
+    """The indices of the elements of two concatenated rows that each row gets: the even and the odd blocks.
 
     >>> exchange(1, 4)
     ((0, 4, 2, 6), (1, 5, 3, 7))

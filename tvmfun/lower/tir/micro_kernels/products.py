@@ -14,7 +14,7 @@ from tvmfun.lower.tir.llvm_text import PREFIX, type_of
 from tvmfun.lower.tir.micro_kernels.text import call, fetch, function, number, offset_by, order_of
 from tvmfun.lower.tir.walk import called
 
-# The terms that the innermost loop takes per iteration, if one around it fetches rows.
+# The terms that the innermost loop takes per iteration, if an outer loop fetches rows.
 _UNROLLED = 4
 #: The bytes of a cache line.
 LINE_BYTES = 64
@@ -36,7 +36,7 @@ class Terms:
 
 @dataclass(frozen=True)
 class Next:
-    """How a tile begins after the one before: the elements between both factors, the sums, and what is fetched."""
+    """The distances from one tile to the next, in elements: of both factors, the sums, and the fetched rows."""
 
     left: int
     right: int
@@ -52,17 +52,17 @@ class TileProduct:
         bits: the size of an element, a float, in bits.
         rows, columns: the shape of the tile.
         lanes: the elements of a vector.
-        right_columns: the columns that the right factor has in memory, with padding; others are 0.
+        right_columns: the columns that the right factor has in memory, including padding; others are 0.
         left_row: the elements from one row of the left factor to the next.
-        sums_row: the same for the sums, which are stored to memory; None if each vector of columns has memory of its
-            own, with rows of one vector.
+        sums_row: the elements from one row of the sums in memory to the next; None if each vector of columns has
+            memory of its own, with rows of one vector.
         adds: whether the function may add to the sums in memory instead.
         terms: the loops over the terms, the outermost first.
         ahead: the steps of the innermost loop by which rows of the right factor are fetched before they are read.
-        following: how each of several tiles begins, whose number is an argument of the function; None if there is one.
-        fetched_rows: the rows of the left factor, from an element that is an argument of the function on, of which each
-            step of the loop around the innermost one fetches a cache line.
-        beside: the columns to a later panel, of which each step fetches its row into L2; 0 if it does not.
+        following: the distances between several tiles, whose number is an argument; None if there is one tile.
+        fetched_rows: the number of rows of the left factor of which each step of the loop around the innermost one
+            fetches a cache line; their first element is an argument.
+        beside: the distance in columns to a later panel, whose row each step fetches into L2; 0 for none.
     """
 
     bits: int
@@ -123,7 +123,7 @@ class TileProduct:
             count: the steps of the outermost loop.
             adds: whether to add to the sums in memory, if the function may.
             tiles: the number of tiles.
-            fetched: the elements from the first of the left factor to the first that is fetched.
+            fetched: the distance in elements from the first one of the left factor to the first one that is fetched.
         """
         separate = self.sums_row is None
         if len(sums) != (self.vectors if separate else 1) or (separate and (self.adds or self.following is not None)):
@@ -155,7 +155,8 @@ class _Product:
         self.vector = type_of(f"float{product.bits}x{product.lanes}")
         self.all = range(product.rows * product.vectors)
         self.last = len(product.terms) - 1
-        # With a loop per cache line of each row that is fetched, the ends of the innermost one take a part of the time.
+        # With a loop per cache line of fetched rows, the ends of the innermost loop take a noticeable share of the
+        # time.
         self.unrolled = _UNROLLED if product.fetched_rows and product.terms[-1].count % _UNROLLED == 0 else 1
 
     def text(self) -> str:
@@ -224,7 +225,7 @@ class _Product:
         return lines + [line for i in rows for line in fetch(f"fetched.row{i}", "fetched.at", i * step)]
 
     def _fetched_beside(self, right: str) -> list[str]:
-        """Fetches a row of a later panel into L2, which the prefetcher does not: few of its rows are on one page."""
+        """Fetches a row of a later panel into L2; the prefetcher does not, because few of its rows are on one page."""
         start, end = (columns * self.item for columns in (self.product.beside, self.product.columns))
         return [
             line
@@ -273,7 +274,7 @@ class _Product:
         return lines
 
     def _load(self, pointer: str, size: int) -> str:
-        """The load of a vector, of which only some elements may exist."""
+        """The load of a vector; only some elements may exist."""
         lanes, item = self.product.lanes, self.item
         if size >= lanes:
             return f"load {self.vector}, ptr {pointer}, align {item}"
@@ -299,7 +300,7 @@ class _Product:
         return lines
 
     def _at(self, k: int) -> tuple[str, int, int]:
-        """The pointer and the offset in bytes of the sums of a vector, and how many of them there are."""
+        """The pointer and the offset in bytes of the sums of a vector, and their number."""
         product = self.product
         i, j = divmod(k, product.vectors)
         if product.sums_row is None:
@@ -308,7 +309,7 @@ class _Product:
         return "sums", (i * product.sums_row + j * product.lanes) * self.item, size
 
     def _added(self) -> list[str]:
-        """The sums with those in memory."""
+        """Adds the sums in memory to the sums in registers."""
         lines, lanes = [], self.product.lanes
         for k in self.all:
             pointer, offset, size = self._at(k)

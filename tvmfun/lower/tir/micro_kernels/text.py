@@ -40,6 +40,6 @@ def fetch(name: str, pointer: str, offset: int, level: int = 1) -> list[str]:
 
 
 def order_of(lanes: Sequence[int | None]) -> str:
-    """The lanes of a shuffle; None is one of any value."""
+    """The lanes of a shuffle; None is a lane of any value."""
     numbers = ("poison" if lane is None else lane for lane in lanes)
     return f"<{len(lanes)} x i32> <{', '.join(f'i32 {number}' for number in numbers)}>"

@@ -100,7 +100,7 @@ class WinogradTransform:
         result: the steps of the results.
         source: the steps of the square.
         clipped: whether parts of the square may be outside of an array.
-        panels: if the channels of the results are in panels, these.
+        panels: the panels of the results' channels, if they are in panels.
         part: the elements from one square to the next, if several are added up before the transform.
     """
 
@@ -141,9 +141,9 @@ class WinogradTransform:
         Args:
             result: the load of the first element of the results.
             source: the load of an element of the array that the square is part of.
-            vectors: the number of vectors of channels, a multiple of those of a panel.
+            vectors: the number of vectors of channels, a multiple of the vectors of a panel.
             start: the elements from ``source`` to the start of the square, which may be outside.
-            inside: which rows and columns exist, if parts of the square may not.
+            inside: the rows and columns that exist, if parts of the square may not.
             parts: the number of squares to add up, if there are several.
         """
         if (inside is not None, parts is not None) != (self.clipped, self.part is not None):

@@ -43,7 +43,7 @@ class VectorFunction:
 
     @cache  # noqa: B019  # there are few functions, and writing one takes milliseconds
     def definition(self) -> str:
-        """The function, after the declarations of what it calls."""
+        """The function, after the declarations of the functions that it calls."""
         block, vector = Instructions(), type_of(self.dtype)
         values = [block.variable(f"x{i}", self.dtype) for i in range(self.arguments)]
         head = f"define internal {vector} @{self.name}({', '.join(f'{vector} %x{i}' for i in range(self.arguments))})"
@@ -61,7 +61,7 @@ class VectorFunction:
         return f"{self.function}f" if self.bits == 32 else self.function
 
     def _repair(self, result: str, usual: str) -> list[str]:
-        """Computes the lanes whose arguments are not usual again, by libm."""
+        """Recomputes the lanes with unusual arguments by libm."""
         lanes, scalar = self.lanes, type_of(f"float{self.bits}")
         arguments = ", ".join(f"{scalar} %a{i}" for i in range(self.arguments))
         call = f"  %exact = call {scalar} @{self._libm}({arguments})"

@@ -1,4 +1,4 @@
-"""The exponential function, and what is made of it: hyperbolic functions and the logistic sigmoid.
+"""The exponential function, and functions based on it: hyperbolic functions and the logistic sigmoid.
 
 All reduce their argument to ``r = x - n log(2)`` with ``|r| <= log(2) / 2``, so that ``exp(x) = 2**n exp(r)``. The
 polynomial in single precision is that of Cephes (S. Moshier).
@@ -63,7 +63,7 @@ _TANH = (
     (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03),
 )
 
-# Below the first argument the result is 0, and above the second infinite.
+# Below the first argument the result is 0, and above the second one infinite.
 _EXP_BOUNDS = {"float32": (-104.0, 89.5), "float64": (-746.0, 710.0)}
 _EXP2_BOUNDS = {"float32": (-150.0, 128.5), "float64": (-1075.0, 1024.5)}
 # The least argument whose result is not -1, and one whose result is infinite.
@@ -91,7 +91,7 @@ class _Reduced(NamedTuple):
         one = own.number(1.0)
         if own.dtype != "float64":
             return name(self.tail + self.r + one)
-        near = name(own.as_computed(self.r + one, name))  # adds what the rounding of 1 + r lost
+        near = name(own.as_computed(self.r + one, name))  # adds the rounding error of 1 + r
         return name(near + (one - near + self.r + self.tail))
 
     def power(self, less: int = 0) -> Expr:
@@ -109,7 +109,7 @@ class _Reduced(NamedTuple):
         if format_of(self.r).dtype == "float64":
             return self.scaled(self.total(name), name, less)
         first, second = self._factors(name, less)
-        return ((self.tail + self.r) * first + first) * second  # the sum with 1 and a product are one rounding
+        return ((self.tail + self.r) * first + first) * second  # one rounding for a product and the sum with 1
 
     def _factors(self, name: Name, less: int) -> tuple[Expr, Expr]:
         """``2**(n - less)`` as two factors, because alone it leaves the range before a result does."""
@@ -124,10 +124,10 @@ def reduced(x: Expr, bounds: tuple[float, float], name: Name, below: float = 0.0
 
     Args:
         x: the argument. NaN stays NaN.
-        bounds: the least and the largest argument; the latter stands for all above.
+        bounds: the least and the largest argument; the largest one replaces all arguments above.
         name: binds intermediate results.
-        below: what stands for arguments below the bounds.
-        low: what is to be added to the argument, and is lost in its rounding.
+        below: the argument that replaces those below the bounds.
+        low: the low part of the argument, which rounding would lose; None if there is none.
     """
     own = format_of(x)
     kept = _clipped(x, bounds, below, name)
@@ -182,7 +182,7 @@ def expm1(x: Expr, name: Name) -> Expr:
     own = format_of(x)
     number, bounds = own.number, _EXPM1_BOUNDS[own.dtype]
     parts = reduced(x, bounds, name, below=bounds[0])
-    # Half of it, because 2**n may leave the range before the result does.
+    # Half of the result, because 2**n may leave the range before the result does.
     scale = name(parts.power(less=1))
     half = scale * (parts.r + parts.tail) + (scale - number(0.5))
     return tirx.Select(own.size(x, name) < number(1e-10 if own.dtype == "float32" else 1e-20), x, half * number(2.0))

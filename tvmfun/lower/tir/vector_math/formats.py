@@ -1,4 +1,4 @@
-"""Floating-point formats as the formulas of elementary functions need them, and polynomials in them."""
+"""Floating-point formats for the formulas of elementary functions, and polynomials in them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tvm import tirx
 
 from tvmfun.lower.tir.build import Expr
 
-# Up to so many terms are added up one by one.
+# At most this many terms are added up one by one.
 _FEW_TERMS = 3
 # Binds an intermediate result to a variable, so that it is computed once.
 Name = Callable[[Expr], Expr]
@@ -20,13 +20,13 @@ class Format:
     """A floating-point format.
 
     Args:
-        dtype, bits: its name, and that of the integer of as many bits.
+        dtype, bits: its name, and the name of the integer of the same size.
         lanes: the lanes of its vectors.
         fraction: the bits of the fraction.
-        bias: what is added to exponents.
+        bias: the number that is added to exponents.
         root_half: the bits of the square root of 1/2.
         ln2: log(2) in two parts; the product of the first with any exponent is exact.
-        log10_2: the same for log10(2).
+        log10_2: log10(2) in two parts; the product of the first with any exponent is exact.
         log10_e: log10(e) in two parts, the first with few bits.
     """
 
@@ -73,7 +73,7 @@ class Format:
         return tirx.reinterpret(self.vector(self.dtype), bits)
 
     def as_computed(self, value: Expr, name: Name) -> Expr:
-        """A rounded value as its bits, so that TVM does not simplify what depends on it as if it were exact."""
+        """A rounded value as its bits, so that TVM does not simplify formulas of it as if it were exact."""
         return self.of_integer(name(self.as_integer(value)))
 
     def of_exponent(self, biased: Expr) -> Expr:
@@ -131,9 +131,9 @@ def horner(x: Expr, coefficients: Sequence[float]) -> Expr:
 
 
 def estrin(x: Expr, coefficients: Sequence[float], name: Name) -> Expr:
-    """The same in Estrin's scheme: sums of two terms, which do not wait for each other, are terms in ``x**2``.
+    """The polynomial in Estrin's scheme: independent sums of two terms become the terms of a polynomial in ``x**2``.
 
-    A processor has too few instructions under way to fill the time that a chain of them takes.
+    In Horner's scheme each step waits for the one before, and the processor cannot fill the wait with other work.
     """
     terms: list[Expr] = list(map(format_of(x).number, coefficients))
     while len(terms) > _FEW_TERMS:

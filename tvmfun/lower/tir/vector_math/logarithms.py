@@ -140,7 +140,7 @@ def log_of_wide(x: Expr, name: Name) -> Expr:
 def asinh(x: Expr, name: Name) -> Expr:
     """The inverse of the hyperbolic sine, within 0.51 ulp; in double precision within 4."""
     own = format_of(x)
-    if own.dtype == "float32":  # double precision has the digits that log(1 + x) needs
+    if own.dtype == "float32":  # double precision has enough digits for log(1 + x)
         wide = name(cast("float64", own.size(x, name)))
         number = format_of(wide).number
         total = name(wide + tirx.sqrt(wide * wide + number(1.0)))

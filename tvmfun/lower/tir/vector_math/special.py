@@ -90,9 +90,9 @@ _ERFC = {
         0.43330656247972915,
     ),
 }
-# Up to the first erfc is 1 - erf. From the second on it is 0.
+# Up to the first argument erfc is 1 - erf; from the second one on it is 0.
 _ERFC_BOUNDS = {"float32": (0.61, 10.5), "float64": (0.9, 27.5)}
-# Half of the fraction's bits, which are cleared so that the square of the rest is exact.
+# Half of the fraction's bits; they are cleared so that the square of the rest is exact.
 _LOW_BITS = {"float32": -(2**12), "float64": -(2**27)}
 
 # Stirling's series, in 1 / x**2, highest power first: B(2n) / (2n (2n - 1)).
@@ -160,7 +160,7 @@ def hypot(x: Expr, y: Expr, name: Name) -> Expr:
         integer = own.integer
         is_first = sizes[0] >= sizes[1]
         most, least = name(tirx.Select(is_first, *sizes)), name(tirx.Select(is_first, *reversed(sizes)))
-        # The power of 2 that makes the larger one about 1, and its inverse; of 0 and subnormal numbers, the least.
+        # The power of 2 that scales the larger one to about 1, and its inverse; 0 and subnormals have the least power.
         exponent = name(tirx.shift_right(own.as_integer(most), integer(own.fraction)))
         exponent = name(tirx.Select(exponent > integer(2040), integer(2040), exponent))
         exponent = name(tirx.Select(exponent < integer(1), integer(1), exponent))

@@ -1,4 +1,4 @@
-"""The functions by name, and what becomes of their calls."""
+"""The functions by name, and the lowering of their calls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FUNCTIONS = _by_name(
     log10, sigmoid, sinh, tanh,
 )  # fmt: skip
 
-#: Functions that are arithmetic for usual arguments only. They return whether the arguments are usual, too.
+#: Functions that are arithmetic for usual arguments only. They also return whether the arguments are usual.
 OF_USUAL_ARGUMENTS = _by_name(cos, fmod, sin, tan) | {"pow": power}
 
 #: The functions that are calls of libm in double precision.

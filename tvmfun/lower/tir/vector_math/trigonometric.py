@@ -1,7 +1,7 @@
 """Trigonometric functions and their inverses.
 
-In single precision they are computed in double precision and rounded, which leaves hardly more than the last rounding.
-Bounds of the functions themselves are for the arguments that are not left to libm.
+In single precision they are computed in double precision and rounded, so there is hardly an error but the last
+rounding. The functions' error bounds are for arguments that are not left to libm.
 """
 
 from __future__ import annotations
