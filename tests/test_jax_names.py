@@ -82,7 +82,7 @@ def test_every_name_is_here_or_has_a_reason(module):
     theirs = importlib.import_module(f"jax.{module}".rstrip("."))
     ours = getattr(tvmfun, module) if module else tvmfun
     names = {name for name in dir(theirs) if not name.startswith("_")} - {"jax"}
-    # Modules of other rooms have tests of their own.
+    # Modules of other packages have tests of their own.
     missing = {name for name in names if not hasattr(ours, name)} - {"scipy", "numpy", "lax", "random", "nn"}
     assert missing - set(NOT_HERE[module]) == set()
 

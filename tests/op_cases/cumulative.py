@@ -81,7 +81,7 @@ CASES: dict[str, list[Case]] = {
         Case(along(np.minimum.accumulate), (NANS,), {"axis": 1, "reverse": False}, order=0),
         whole(np.minimum.accumulate),
     ],
-    "cumulative_place": [
+    "cum_arg_extremum": [
         Case(place_reference, (data,), {"axis": axis, "reverse": reverse, "largest": largest}, exact=True)
         for data, axis in ((apart(4, 3), 0), (ints(6, low=0, high=3), 0), (NANS, 1), (reals(0, 3), 0))
         for reverse in (True, False)

@@ -242,7 +242,7 @@ def running(
     )
 
 
-def cumulative_place(x: Any, axis: int, reverse: bool, largest: bool) -> Any:
+def cum_arg_extremum(x: Any, axis: int, reverse: bool, largest: bool) -> Any:
     place = lax.broadcasted_iota("int32", x.shape, axis)
 
     def better(a: tuple, b: tuple) -> tuple:
@@ -682,8 +682,8 @@ ORACLES: dict[str, Oracle] = {
     ),
     "cummax": running(lax.cummax, Draw.apart, FIRST_OF_EQUALS),
     "cummin": running(lax.cummin, Draw.apart, FIRST_OF_EQUALS),
-    "cumulative_place": running(
-        cumulative_place,
+    "cum_arg_extremum": running(
+        cum_arg_extremum,
         Draw.apart,
         value_differs={"the first NaN stays; it is compared like a number here": lambda x: np.isnan(x).any(-1)},
         largest=(True, False),

@@ -91,7 +91,7 @@ class Op:
         shape: ``(*avals, **params) -> ShapeDtype`` (or a tuple of them); raises a tvmfun error for bad input.
         compute: the meaning. A pointwise op gives the formula of one element, ``(*scalars, **params) ->
             scalar``; an opaque op the whole function, ``(*avals, **params) -> PrimFunc``; a control op the
-            statement around its Programs, ``(host, inputs, outputs, **params) -> Stmt``; a call the Program to
+            statement around its Programs, ``(builder, inputs, outputs, **params) -> Stmt``; a call the Program to
             inline on a platform, ``(platform, **params) -> Program``; any other op a tensor expression,
             ``(*tensors, **params) -> tensor``.
         vjp: one derivative rule per argument (``None``: the derivative is 0), or one rule with a leading

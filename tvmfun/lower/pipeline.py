@@ -26,21 +26,21 @@ from tvmfun.lower.fusion.kernel import Kernel
 from tvmfun.lower.fusion.options import fusion_options
 from tvmfun.lower.fusion.row_fusion import merge_rows
 from tvmfun.lower.rewrite.aligned_columns import align_columns
-from tvmfun.lower.rewrite.arg_extrema import compare_with_extrema
+from tvmfun.lower.rewrite.arg_extrema import rewrite_arg_extrema
 from tvmfun.lower.rewrite.branch_updates import sink_updates
 from tvmfun.lower.rewrite.dilated_convolutions import split_dilated_convolutions
-from tvmfun.lower.rewrite.dropout_bits import draw_once
+from tvmfun.lower.rewrite.dropout_bits import share_dropout_bits
 from tvmfun.lower.rewrite.early_conversions import convert_early
 from tvmfun.lower.rewrite.early_gathers import gather_early
-from tvmfun.lower.rewrite.grouped_terms import contract_groups
-from tvmfun.lower.rewrite.half_attention import narrow_attention
-from tvmfun.lower.rewrite.largest_elements import sort_for_largest
+from tvmfun.lower.rewrite.grouped_terms import split_grouped_products
+from tvmfun.lower.rewrite.half_attention import attention_in_half_precision
+from tvmfun.lower.rewrite.largest_elements import top_k_by_sorting
 from tvmfun.lower.rewrite.late_conversions import convert_late
-from tvmfun.lower.rewrite.leading_batches import lead_batches
+from tvmfun.lower.rewrite.leading_batches import move_batch_axes_first
 from tvmfun.lower.rewrite.loop_conversions import convert_outside_loops
 from tvmfun.lower.rewrite.loop_invariants import hoist_invariants
-from tvmfun.lower.rewrite.loop_panels import with_panels
-from tvmfun.lower.rewrite.scatter_updates import sparse_updates
+from tvmfun.lower.rewrite.loop_panels import pack_loop_panels
+from tvmfun.lower.rewrite.scatter_updates import fuse_scatter_updates
 from tvmfun.lower.rewrite.slice_updates import update_slices
 from tvmfun.lower.rewrite.split_products import split_products
 from tvmfun.runtime.cuda_module import CudaModule
@@ -53,20 +53,20 @@ _LITTLE_WORK = 8192
 
 def rewritten(program: Program, target: Target) -> Program:
     """Stage 1, Program to Program: computes the same values in another way."""
-    program = sparse_updates(program)
+    program = fuse_scatter_updates(program)
     program = split_dilated_convolutions(program)
     if targets.is_cpu(target):
-        program = compare_with_extrema(program)
-        program = contract_groups(program)
+        program = rewrite_arg_extrema(program)
+        program = split_grouped_products(program)
         program = sink_updates(program)
         program = split_products(program, target)
         program = hoist_invariants(program)
-        program = lead_batches(program)
-        program = with_panels(program, target)
+        program = move_batch_axes_first(program)
+        program = pack_loop_panels(program, target)
     else:
-        program = sort_for_largest(program)
-        program = narrow_attention(program)
-        program = draw_once(program)
+        program = top_k_by_sorting(program)
+        program = attention_in_half_precision(program)
+        program = share_dropout_bits(program)
         program = convert_late(program)
         program = convert_early(program)
         program = convert_outside_loops(program)

@@ -44,7 +44,7 @@ class Scan:
         op: its name.
         axis: the axis it goes along.
         reverse: whether it begins at the end of the axis.
-        largest: whether ``cumulative_place`` looks for the largest elements.
+        largest: whether ``cum_arg_extremum`` looks for the largest elements.
     """
 
     op: str
@@ -282,14 +282,14 @@ cumlogsumexp = _cumulative("cumlogsumexp", _cumlogsumexp_vjp, floats=True)
 # -- cummax, cummin --------------------------------------------------------------------------------------------
 
 
-def _place_shape(x: ShapeDtype, *, axis: int, reverse: bool, largest: bool) -> ShapeDtype:
-    _check_axis("cumulative_place", x, axis)
+def _arg_extremum_shape(x: ShapeDtype, *, axis: int, reverse: bool, largest: bool) -> ShapeDtype:
+    _check_axis("cum_arg_extremum", x, axis)
     if x.dtype == dtypes.bool_:
-        raise DtypeError("cumulative_place", "the argument must be a number", got=repr(x), hint="x.astype('int8')")
+        raise DtypeError("cum_arg_extremum", "the argument must be a number", got=repr(x), hint="x.astype('int8')")
     return ShapeDtype(x.shape, dtypes.int32)
 
 
-def _place(x: ShapeDtype, *, axis: int, reverse: bool, largest: bool) -> tirx.PrimFunc:
+def _arg_extremum(x: ShapeDtype, *, axis: int, reverse: bool, largest: bool) -> tirx.PrimFunc:
     dtype = dtypes.NAMES[x.dtype]
     wide = _wide(dtype)
     n = x.shape[axis]
@@ -314,22 +314,24 @@ def _place(x: ShapeDtype, *, axis: int, reverse: bool, largest: bool) -> tirx.Pr
 
         return step
 
-    output = _place_shape(x, axis=axis, reverse=reverse, largest=largest)
-    return _walk((x,), output, Scan("cumulative_place", axis, reverse, largest), start)
+    output = _arg_extremum_shape(x, axis=axis, reverse=reverse, largest=largest)
+    return _walk((x,), output, Scan("cum_arg_extremum", axis, reverse, largest), start)
 
 
-def _place_batch(batched: tuple[bool, ...], x: Array, *, axis: int, reverse: bool, largest: bool) -> Array:
-    return cumulative_place(x, axis=axis + 1, reverse=reverse, largest=largest)
+def _arg_extremum_batch(batched: tuple[bool, ...], x: Array, *, axis: int, reverse: bool, largest: bool) -> Array:
+    return cum_arg_extremum(x, axis=axis + 1, reverse=reverse, largest=largest)
 
 
-#: ``cumulative_place(x, axis=, reverse=, largest=)``: where along the axis the largest or smallest element up to each
+#: ``cum_arg_extremum(x, axis=, reverse=, largest=)``: where along the axis the largest or smallest element up to each
 #: one is, the first in the direction of the walk.
-cumulative_place = register(Op("cumulative_place", "opaque", _place_shape, _place, (None,), batch=_place_batch))
+cum_arg_extremum = register(
+    Op("cum_arg_extremum", "opaque", _arg_extremum_shape, _arg_extremum, (None,), batch=_arg_extremum_batch)
+)
 
 
 def _extremum_vjp(largest: bool) -> Callable[..., Array]:
     def rule(g: Array, out: Array, x: Array, *, axis: int, reverse: bool) -> Array:
-        position = cumulative_place(x, axis=axis, reverse=reverse, largest=largest)
+        position = cum_arg_extremum(x, axis=axis, reverse=reverse, largest=largest)
         last = x.ndim - 1
         rows, positions = (shapes.move_axis(y, axis, last) for y in (g, position))
         positions = shapes.reshape(positions, shape=(*positions.shape, 1))

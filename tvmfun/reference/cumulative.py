@@ -47,7 +47,7 @@ def enter_all() -> None:
     exact: dict[str, Callable[..., Any]] = {
         "cummax": _along(np.maximum.accumulate),
         "cummin": _along(np.minimum.accumulate),
-        "cumulative_place": _position,
+        "cum_arg_extremum": _position,
     }
     enter(sums, partial="sums")
     enter({"cumprod": _along(lambda x, axis: np.cumprod(x, axis, dtype=x.dtype))}, partial="products")

@@ -18,7 +18,7 @@ from tvmfun import ShapeDtype, lax
 from tvmfun import random as keys_of
 from tvmfun.core.inline import inlined, subprograms
 from tvmfun.lower import target as targets
-from tvmfun.lower.rewrite.half_attention import narrow_attention
+from tvmfun.lower.rewrite.half_attention import attention_in_half_precision
 from tvmfun.lower.schedule.gpu import tiles
 from tvmfun.lower.schedule.gpu.attention import tiling
 from tvmfun.nn.functional import dot_product_attention, gpu_attention
@@ -77,7 +77,7 @@ def formula(query, key, value, options, *, optional, causal, window, rate, scale
 @pytest.fixture
 def kernels_draw(monkeypatch):
     """Kernels draw dropout themselves, as for windows and dynamic batches."""
-    monkeypatch.setattr("tvmfun.lower.pipeline.draw_once", lambda program: program)
+    monkeypatch.setattr("tvmfun.lower.pipeline.share_dropout_bits", lambda program: program)
 
 
 EVERYTHING = ("bias", "mask", "query_lengths", "key_lengths", "dropout_key")
@@ -250,7 +250,7 @@ def test_factors_in_half_precision(way, wrap):
     program = tvmfun.trace(run if wrap == "plain" else looped)(spec, spec, spec)
     narrowed = [
         equation
-        for equation in ops(narrow_attention(inlined(program, "cuda")))
+        for equation in ops(attention_in_half_precision(inlined(program, "cuda")))
         if equation.op in (attention, attention_gradients)
     ]
     assert len(narrowed) == 2

@@ -13,7 +13,7 @@ import tvmfun.numpy as tnp
 from tvmfun import ShapeDtype, lax, random
 from tvmfun.core.inline import inlined, subprograms
 from tvmfun.lower import target as targets
-from tvmfun.lower.rewrite.dropout_bits import draw_once
+from tvmfun.lower.rewrite.dropout_bits import share_dropout_bits
 from tvmfun.nn.functional import dot_product_attention
 from tvmfun.ops.attention import OPTIONAL, attention, attention_gradients, dropout_bits
 
@@ -62,7 +62,7 @@ def names(program):
 
 
 def rewritten(function, *shapes):
-    return draw_once(inlined(tvmfun.trace(function)(*shapes), "cuda"))
+    return share_dropout_bits(inlined(tvmfun.trace(function)(*shapes), "cuda"))
 
 
 EVERYTHING = ("bias", "mask", "query_lengths", "key_lengths")
@@ -84,7 +84,7 @@ def test_values_do_not_change(name):
     factors, options = arguments(dtype, *sizes, optional=optional, each=each)
     given = (*factors, *options.values())
     program = tvmfun.trace(both_ops(options, params))(*(ShapeDtype(x.shape, x.dtype) for x in given))
-    once = draw_once(program)
+    once = share_dropout_bits(program)
     assert names(once) == READS
     before, after = (one.evaluate([*one.captured, *given]) for one in (program, once))
     for expected, got in zip(before, after, strict=True):
@@ -118,7 +118,7 @@ def test_kernels_drop_what_the_cpu_drops(name, arch, monkeypatch):
         ours, theirs = (np.where(np.isinf(x), 0, x) for x in (ours, theirs))
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=bound * max(1, np.abs(theirs).max()))
     # The same numbers, in the same order, as where the kernels draw themselves.
-    monkeypatch.setattr("tvmfun.lower.pipeline.draw_once", lambda program: program)
+    monkeypatch.setattr("tvmfun.lower.pipeline.share_dropout_bits", lambda program: program)
     drawn, rules = emulate(run, *given, arch=arch, orders=1)
     assert "block" not in rules
     for ours, theirs in zip(results, drawn, strict=True):

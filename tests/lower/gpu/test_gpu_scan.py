@@ -16,8 +16,16 @@ from tvmfun.lower.schedule.gpu.scan_kernels import Tiling
 from tvmfun.ops.cumulative import Scan
 
 OPS = {
-    name: {"largest": True} if name == "cumulative_place" else {}
-    for name in ("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "linear_recurrence", "cumulative_place")
+    name: {"largest": True} if name == "cum_arg_extremum" else {}
+    for name in (
+        "cumsum",
+        "cumprod",
+        "cummax",
+        "cummin",
+        "cumlogsumexp",
+        "linear_recurrence",
+        "cum_arg_extremum",
+    )
 }
 TOLERANCE = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 2e-6, "float64": 1e-14}
 
@@ -41,7 +49,7 @@ def check(name, arrays, orders=2, **params):
     run = lambda *arrays: REGISTRY[name](*arrays, **OPS[name], **params)
     (ours,), rules = emulate(run, *arrays, orders=orders)
     assert rules == ["scan"]
-    is_sum = dtypes.is_float(arrays[0].dtype) and name not in ("cummax", "cummin", "cumulative_place")
+    is_sum = dtypes.is_float(arrays[0].dtype) and name not in ("cummax", "cummin", "cum_arg_extremum")
     wide = [x.astype("float64") for x in arrays] if is_sum else arrays
     expected = np.asarray(tvmfun.jit(run)(*wide))
     if is_sum:
@@ -98,7 +106,7 @@ def test_ops(name, shape, direction):
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
-        *((name, dtypes.NAMES[dtype]) for name in ("cumsum", "cumulative_place") for dtype in dtypes.ALL[1:]),
+        *((name, dtypes.NAMES[dtype]) for name in ("cumsum", "cum_arg_extremum") for dtype in dtypes.ALL[1:]),
         *(
             (name, dtype)
             for name in ("cumprod", "cummax", "cummin")

@@ -9,7 +9,7 @@ import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import Dim, ShapeDtype, lax, reference
 from tvmfun.core.inline import inlined
-from tvmfun.lower.rewrite.leading_batches import lead_batches
+from tvmfun.lower.rewrite.leading_batches import move_batch_axes_first
 
 _RNG = np.random.default_rng(0)
 
@@ -22,7 +22,7 @@ def permutations(function, *arguments):
     """The permutations that the pass adds, by the axes."""
     program = inlined(tvmfun.trace(function)(*arguments), "cpu")
     axes = lambda program: [e.params["axes"] for e in program.equations if e.op.name == "permute_dims"]
-    after = axes(lead_batches(program))
+    after = axes(move_batch_axes_first(program))
     for one in axes(program):
         after.remove(one)
     return after
@@ -125,7 +125,7 @@ def test_narrow_numbers_stay_narrow_until_they_are_multiplied():
     """Products convert them while they read them, or multiply them as they are."""
     narrow = lambda x, y: tnp.einsum("kib,bkj->bij", x.astype("float32"), y.astype("float32"))
     x, y = (tnp.asarray(a).astype("bfloat16") for a in (numbers(9, 7, 20), numbers(20, 9, 16)))
-    program = lead_batches(inlined(tvmfun.trace(narrow)(x, y), "cpu"))
+    program = move_batch_axes_first(inlined(tvmfun.trace(narrow)(x, y), "cpu"))
     assert [str(e.outputs[0].aval) for e in program.equations if e.op.name == "permute_dims"] == ["bfloat16[20,9,7]"]
     (expected,) = reference.evaluate(program, [*program.captured, np.asarray(x), np.asarray(y)])
     np.testing.assert_allclose(tvmfun.jit(narrow)(x, y), expected, rtol=1e-4, atol=1e-4)

@@ -10,7 +10,7 @@ import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import jit, lax
 from tvmfun.lower import target as targets
-from tvmfun.lower.rewrite.loop_panels import with_panels
+from tvmfun.lower.rewrite.loop_panels import pack_loop_panels
 
 STEPS, BATCH, WIDTH = 18, 8, 64
 
@@ -31,7 +31,7 @@ def recurrent(module, x, w, product=lambda h, w: h @ w):
 
 def panels(function, *arguments) -> list[str]:
     """The products in the bodies of loops, and how many matrices are brought into panels."""
-    program = with_panels(tvmfun.trace(function)(*arguments), targets.host())
+    program = pack_loop_panels(tvmfun.trace(function)(*arguments), targets.host())
     bodies = [equation.params["body"] for equation in program.equations if equation.op.name == "loop"]
     inside = [e.op.name for body in bodies for e in body.equations if e.op.kind == "contraction"]
     return [*inside, *(e.op.name for e in program.equations if e.op.name == "panels")]
@@ -95,7 +95,7 @@ STAY = {
 def test_what_gains_nothing_stays(name):
     function, arguments = STAY[name]
     program = tvmfun.trace(function)(*arguments)
-    assert with_panels(program, targets.host()) is program
+    assert pack_loop_panels(program, targets.host()) is program
 
 
 def test_a_donated_matrix_is_still_updated_in_place():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import jit, lax, optim
-from tvmfun.lower.rewrite.scatter_updates import sparse_updates
+from tvmfun.lower.rewrite.scatter_updates import fuse_scatter_updates
 
 ROWS, WIDTH, BATCH = 50, 7, 12
 
@@ -21,7 +21,7 @@ def gradient(indices, updates, table):
 
 
 def ops(function, *arguments) -> list[str]:
-    program = sparse_updates(tvmfun.trace(function)(*arguments))
+    program = fuse_scatter_updates(tvmfun.trace(function)(*arguments))
     return [equation.op.name for equation in program.equations if equation.outputs[0].aval.shape == (ROWS, WIDTH)]
 
 
@@ -76,7 +76,7 @@ def test_an_intermediate_is_updated_where_it_is(name):
     """As the gradient of a table that is looked up and multiplied by."""
     table, indices, updates, c = example()
     step = lambda t, i, u, c: OTHER_ARRAYS[name](t, gradient(i, u, t), c)
-    program = sparse_updates(tvmfun.trace(step)(table, indices, updates, c))
+    program = fuse_scatter_updates(tvmfun.trace(step)(table, indices, updates, c))
     (scatter,) = [equation for equation in program.equations if equation.op.name == "scatter"]
     assert scatter.inputs[0] in {out for equation in program.equations for out in equation.outputs}
     dense = np.zeros_like(table)
@@ -103,7 +103,7 @@ def test_what_is_not_an_update_stays(name):
     table, indices, updates, c = example()
     step = lambda t, i, u, c: KEPT_DENSE[name](t, gradient(i, u, t), c)
     program = tvmfun.trace(step)(table, indices, updates, c)
-    assert sparse_updates(program) is program
+    assert fuse_scatter_updates(program) is program
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -128,7 +128,7 @@ def test_other_modes_stay(mode):
         return t + getattr(tnp.zeros_like(t).at[i], mode)(u)
 
     program = tvmfun.trace(step)(table, indices, updates)
-    assert sparse_updates(program) is program
+    assert fuse_scatter_updates(program) is program
 
 
 def test_a_table_that_is_also_what_is_added():

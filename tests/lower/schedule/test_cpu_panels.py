@@ -18,7 +18,7 @@ import tvmfun.numpy as tnp
 from tvmfun.lower import machine
 from tvmfun.lower.schedule.cpu.contraction import match, plan
 from tvmfun.lower.schedule.cpu.contraction_loops import ContractionLoops
-from tvmfun.lower.schedule.cpu.emit import loops_of
+from tvmfun.lower.schedule.cpu.contraction_nest import loops_of
 from tvmfun.lower.schedule.cpu.far_operands import PackedRowsLoops
 from tvmfun.lower.schedule.cpu.rules import _prepare, schedule
 from tvmfun.lower.schedule.stages import parse

@@ -33,13 +33,13 @@ MAX_EQUATIONS = 48
 # The most copies of a shared subexpression in a kernel once everything is inlined.
 _MAX_EXPANSION = 400
 # Changes of layout that loaders of products can follow, because neighbours stay neighbours along some axis.
-_TURNS = (flip, permute_dims)
+_LAYOUT_OPS = (flip, permute_dims)
 # Vectors of elements that are at most this far apart are read as fast as vectors of neighbours.
 _MOST_APART = 8
 # Ops that combine parts.
 _JOINS = (concat, pad)
 # Kinds of ops that form a kernel each.
-_CLOSED = ("opaque", "control")
+_UNFUSABLE_KINDS = ("opaque", "control")
 # The most times that a kernel computes each element of an expensive equation.
 _MAX_RECOMPUTE = 2
 # Functions of a few dozen instructions on GPUs.
@@ -70,7 +70,7 @@ class _Fusion:
         for i, equation in enumerate(self.equations):
             for j in dict.fromkeys(self.producer[a] for a in equation.inputs if a in self.producer):
                 self.users[j].append(i)
-        self.homes: list[list[_Group]] = [[] for _ in self.equations]
+        self.groups_of: list[list[_Group]] = [[] for _ in self.equations]
         self.narrow = narrow_results(self.equations)
         self.repetitions: set[int] = set()
         self.components: set[int] = set()
@@ -84,7 +84,7 @@ class _Fusion:
         for i in reversed(range(len(self.equations))):
             self.assign(i)
         self.drop_barriers()
-        groups = dict.fromkeys(group for homes in self.homes for group in homes)
+        groups = dict.fromkeys(group for groups in self.groups_of for group in groups)
         return [self.kernel(group) for group in self.ordered(list(groups))]
 
     def drop_barriers(self) -> None:
@@ -94,7 +94,7 @@ class _Fusion:
             (first, *_) = equation.inputs or (None,)
             if equation.op.kind == "barrier" and isinstance(first, Variable) and i not in self.returned:
                 arguments[equation.outputs[0]] = source = arguments.get(first, first)
-                self.homes[i] = []
+                self.groups_of[i] = []
                 if source in self.producer:
                     users = self.users[self.producer[source]]
                     users[:] = dict.fromkeys([*(user for user in users if user != i), *self.users[i]])
@@ -106,13 +106,13 @@ class _Fusion:
 
     def assign(self, i: int) -> None:
         kind = self.equations[i].op.kind
-        around = list(dict.fromkeys(group for user in self.users[i] for group in self.homes[user]))
+        around = list(dict.fromkeys(group for user in self.users[i] for group in self.groups_of[user]))
         if i in self.repetitions or i in self.components:
             self.repeat(i, around)
         elif kind in ("reduction", "contraction"):
             if not self.joins_as_core(i, around):
                 self.start(i)
-        elif kind in _CLOSED or (self.equations[i].op.view and not self.reshapes_part(i)):
+        elif kind in _UNFUSABLE_KINDS or (self.equations[i].op.view and not self.reshapes_part(i)):
             self.start(i)
         else:
             around, copied = self.recompute(i, around)
@@ -123,15 +123,15 @@ class _Fusion:
     def start(self, i: int) -> None:
         op = self.equations[i].op
         group = _Group(domain=self.shape(i))
-        group.closed = op.kind in _CLOSED or self.equations[i].op.view
+        group.closed = op.kind in _UNFUSABLE_KINDS or self.equations[i].op.view
         group.core = i if op.kind in ("reduction", "contraction") else None
         self.add(i, group)
 
     def add(self, i: int, group: _Group) -> None:
         group.members.append(i)
-        inside = [user for user in self.users[i] if group in self.homes[user]]
+        inside = [user for user in self.users[i] if group in self.groups_of[user]]
         group.expansion[i] = max(1, sum(group.expansion[user] for user in inside))
-        self.homes[i].append(group)
+        self.groups_of[i].append(group)
 
     def reshapes_part(self, i: int) -> bool:
         """Whether the equation adds or removes axes of size 1 between a part and its whole.
@@ -320,17 +320,17 @@ class _Fusion:
             return False
         expansion = 0
         for user in self.users[i]:
-            if group not in self.homes[user]:
+            if group not in self.groups_of[user]:
                 continue
             op = self.equations[user].op
             is_factor = op is dot_general and (
-                self.is_widening(i) or self.begins(i, user) or self.is_computed_in(i, i, user)
+                self.is_widening(i) or self.is_leading_slice(i, user) or self.is_computed_in(i, i, user)
             )
-            is_kernel = op is conv and (self.turns(i, user) or self.is_phase(i, user))
+            is_kernel = op is conv and (self.changes_kernel_layout(i, user) or self.is_phase(i, user))
             if op.kind == "contraction" and not is_factor and not is_kernel:
                 return False
             if self.feeds_core(group, user) and not all(
-                self.begins(i, j) or self.is_computed_in(i, user, j) for j in self.products_of(user)
+                self.is_leading_slice(i, j) or self.is_computed_in(i, user, j) for j in self.products_of(user)
             ):
                 return False  # products read arrays
             reads = self.size(i) if op.kind == "reduction" else self.size(user)
@@ -345,14 +345,14 @@ class _Fusion:
         """Whether an element may be computed more than once."""
         return self.equations[i].op.is_inexpensive(self.equations[i].outputs[0].aval.dtype)
 
-    def turns(self, i: int, user: int) -> bool:
+    def changes_kernel_layout(self, i: int, user: int) -> bool:
         """Whether the equation changes the layout of a kernel that a convolution on a GPU can read in any layout."""
         is_kernel = self.equations[user].op is conv and self.equations[user].inputs[0] not in self.equations[i].outputs
         return (
             self.options.has_epilogues
             and is_kernel
             and is_product(self.equations[user])
-            and self.equations[i].op in _TURNS
+            and self.equations[i].op in _LAYOUT_OPS
         )
 
     def is_phase(self, i: int, user: int) -> bool:
@@ -366,7 +366,7 @@ class _Fusion:
         is_along = equation.op is slice and equation.params["step"][-1] == 1
         return not self.options.is_gpu and is_kernel and is_wide and is_along
 
-    def begins(self, i: int, user: int) -> bool:
+    def is_leading_slice(self, i: int, user: int) -> bool:
         """Whether the equation is the first part of an array, which a product on a GPU reads without a copy."""
         op, params = self.equations[i].op, self.equations[i].params
         is_first = op is slice and not any(params["start"]) and set(params["step"]) <= {1}
@@ -397,7 +397,7 @@ class _Fusion:
 
     def writes_along(self, group: _Group, i: int) -> bool:
         """Whether the group can store the result of the equation along with its own."""
-        users = (user for user in self.users[i] if group in self.homes[user])
+        users = (user for user in self.users[i] if group in self.groups_of[user])
         same_index = all(self.is_pointwise_over(group.domain, user) for user in users)
         return group.core is None and not group.closed and group.domain == self.shape(i) and same_index
 
@@ -431,8 +431,8 @@ class _Fusion:
     def merge(self, into: _Group, group: _Group) -> None:
         for i in group.members:
             # The last group of a duplicated equation is the one that stores it, and must stay last.
-            homes = [into if home is group else home for home in self.homes[i]]
-            self.homes[i] = list(dict.fromkeys(reversed(homes)))[::-1]
+            kept = [into if home is group else home for home in self.groups_of[i]]
+            self.groups_of[i] = list(dict.fromkeys(reversed(kept)))[::-1]
             into.expansion[i] = group.expansion[i] + into.expansion.get(i, 0)
         into.members = list(dict.fromkeys([*into.members, *group.members]))
         group.members = []
@@ -444,16 +444,16 @@ class _Fusion:
     def reaches(self, source: _Group, target: _Group, same_index_counts: bool = True) -> bool:
         """Whether ``target`` depends on ``source``: a group starts after all groups whose results it reads."""
         seen, stack = {source}, [source]
-        homes, users = self.homes, self.users  # half of the time of fusion is spent here
+        groups_of, users = self.groups_of, self.users  # half of the time of fusion is spent here
         while stack:
             group = stack.pop()
             for i in group.members:
                 # Readers of a duplicated equation use the copy stored by its last group, unless they recompute it.
-                if homes[i][-1] is not group:
+                if groups_of[i][-1] is not group:
                     continue
                 for user in users[i]:
-                    for home in homes[user]:
-                        if home in homes[i]:
+                    for home in groups_of[user]:
+                        if home in groups_of[i]:
                             continue
                         if home is target:
                             in_step = group is source and self.is_pointwise_over(target.domain, user)
@@ -467,7 +467,7 @@ class _Fusion:
     # -- the result --------------------------------------------------------------------------------------------
 
     def outputs(self, group: _Group) -> list[int]:
-        return [i for i in group.members if self.homes[i][-1] is group and self.is_stored(i)]
+        return [i for i in group.members if self.groups_of[i][-1] is group and self.is_stored(i)]
 
     def is_stored(self, i: int) -> bool:
         """Whether the caller or a group that does not compute the result needs it."""
@@ -475,7 +475,7 @@ class _Fusion:
 
     def is_read(self, i: int) -> bool:
         """Whether a group that does not compute the result reads it."""
-        return any(home not in self.homes[i] for user in self.users[i] for home in self.homes[user])
+        return any(home not in self.groups_of[i] for user in self.users[i] for home in self.groups_of[user])
 
     def ordered(self, groups: list[_Group]) -> list[_Group]:
         """Sorts the groups so that each comes after the groups whose results it reads.
@@ -532,7 +532,7 @@ class _Fusion:
             return set()
         readers = lambda atom: (j for j, equation in enumerate(self.equations) if atom in equation.inputs)
         same_type = (atom for atom in reads.intersection(self.inputs) if atom.aval == aval)
-        return {atom for atom in same_type if all(self.homes[j] == [group] for j in readers(atom))}
+        return {atom for atom in same_type if all(self.groups_of[j] == [group] for j in readers(atom))}
 
     def kernel(self, group: _Group) -> Kernel:
         members = sorted(group.members)

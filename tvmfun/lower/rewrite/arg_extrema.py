@@ -23,7 +23,7 @@ from tvmfun.ops import shape as shapes
 _SHORTEST_ROW = 32
 
 
-def compare_with_extrema(program: Program) -> Program:
+def rewrite_arg_extrema(program: Program) -> Program:
     """Replaces argmax and argmin of rows by two reductions, also in loops and branches.
 
     Args:
@@ -32,7 +32,7 @@ def compare_with_extrema(program: Program) -> Program:
     equations: list[Equation] = []
     for equation in program.equations:
         is_rows = equation.op in _EXTREMA and _is_long(equation)
-        equations += _two_reductions(equation) if is_rows else [with_inner(equation, compare_with_extrema)]
+        equations += _two_reductions(equation) if is_rows else [with_inner(equation, rewrite_arg_extrema)]
     if all(new is old for new, old in zip(equations, program.equations, strict=False)):
         return program
     return replace(program, equations=tuple(equations))

@@ -25,7 +25,7 @@ class _Draws(NamedTuple):
     causal: bool
 
 
-def draw_once(program: Program) -> Program:
+def share_dropout_bits(program: Program) -> Program:
     """Adds the bits of dropout that gradients read to a Program, also in its loops and branches.
 
     An attention with the same bits reads them, too. An attention without gradients, such as one that ``checkpoint``
@@ -40,7 +40,7 @@ def draw_once(program: Program) -> Program:
     for equation in program.equations:
         draws = _draws(equation)
         if draws is None or draws not in wanted:
-            equations.append(with_inner(equation, draw_once))
+            equations.append(with_inner(equation, share_dropout_bits))
             continue
         if draws not in bits:
             equations.append(_drawn(draws, equation.source))

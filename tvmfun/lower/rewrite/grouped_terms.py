@@ -19,7 +19,7 @@ from tvmfun.ops.dot import dot_general
 from tvmfun.ops.shape import reshape
 
 
-def contract_groups(program: Program) -> Program:
+def split_grouped_products(program: Program) -> Program:
     """Moves products before a reshape of their terms in a Program, also in its loops and branches.
 
     Args:
@@ -32,7 +32,7 @@ def contract_groups(program: Program) -> Program:
         split = None
         if before is not None and before.op is reshape and before.inputs[0] in narrow():
             split = _split(equation, before.inputs[0])
-        equations += split or [with_inner(equation, contract_groups)]
+        equations += split or [with_inner(equation, split_grouped_products)]
     if all(new is old for new, old in zip(equations, program.equations, strict=False)):
         return program
     return replace(program, equations=tuple(equations)).without_dead_code()

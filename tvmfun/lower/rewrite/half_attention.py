@@ -23,7 +23,7 @@ from tvmfun.ops.attention import attention, attention_gradients
 _HALF = (dtypes.float16, dtypes.bfloat16)
 
 
-def narrow_attention(program: Program) -> Program:
+def attention_in_half_precision(program: Program) -> Program:
     """Narrows the factors of attention to half precision in a Program, also in its loops and branches.
 
     Results that are only converted to half precision are stored in it.
@@ -53,7 +53,7 @@ def narrow_attention(program: Program) -> Program:
             stored.update(narrowed.outputs)
             equations += [*before, narrowed]
         else:
-            equations.append(with_inner(equation, narrow_attention))
+            equations.append(with_inner(equation, attention_in_half_precision))
     if all(new is old for new, old in zip(equations, program.equations, strict=False)):
         return program
     return replace(program, equations=tuple(equations)).without_dead_code()

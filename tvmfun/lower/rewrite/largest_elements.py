@@ -9,7 +9,7 @@ from tvmfun.lower.rewrite.equations import composed, with_inner
 from tvmfun.ops.top_k import largest_by_sorting, top_k_indices
 
 
-def sort_for_largest(program: Program) -> Program:
+def top_k_by_sorting(program: Program) -> Program:
     """Replaces ``top_k_indices`` by sorts in a Program, also in its loops and branches.
 
     Args:
@@ -21,7 +21,7 @@ def sort_for_largest(program: Program) -> Program:
             k = equation.params["k"]
             equations += composed(equation, lambda x, k=k: largest_by_sorting(x, k))
         else:
-            equations.append(with_inner(equation, sort_for_largest))
+            equations.append(with_inner(equation, top_k_by_sorting))
     if all(new is old for new, old in zip(equations, program.equations, strict=False)):
         return program
     return replace(program, equations=tuple(equations))

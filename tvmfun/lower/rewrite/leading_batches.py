@@ -21,7 +21,7 @@ from tvmfun.ops.shape import permute_dims
 _LEAST_REUSE = 8
 
 
-def lead_batches(program: Program) -> Program:
+def move_batch_axes_first(program: Program) -> Program:
     """Permutes the factors of such products in a Program, also in its loops and branches.
 
     Args:
@@ -47,7 +47,7 @@ def lead_batches(program: Program) -> Program:
 
     for equation in program.equations:
         if equation.op is not dot_general:
-            equations.append(with_inner(equation, lead_batches))
+            equations.append(with_inner(equation, move_batch_axes_first))
             continue
         for side in (0, 1):
             if _is_far(equation, side):

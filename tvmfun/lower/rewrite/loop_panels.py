@@ -55,7 +55,7 @@ panels = Op("panels", "injective", _panels_shape, _panels, inexpensive=False)
 panel_dot = Op("panel_dot", "contraction", _panel_dot_shape, _panel_dot, inexpensive=False)
 
 
-def with_panels(program: Program, target: Target) -> Program:
+def pack_loop_panels(program: Program, target: Target) -> Program:
     """Returns the Program with the loop-invariant matrices of its loops packed into panels.
 
     Args:

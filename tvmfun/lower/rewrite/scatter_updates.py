@@ -18,7 +18,7 @@ from tvmfun.ops.index import scatter
 from tvmfun.ops.pointwise import add, divide, multiply, negative, subtract
 
 
-def sparse_updates(program: Program) -> Program:
+def fuse_scatter_updates(program: Program) -> Program:
     """Returns the Program with ``x + c * scatter(0, i, u)`` replaced by ``scatter(x, i, c * u)``.
 
     ``x`` must be an input, or an intermediate that nothing else reads, which the scatter may write over. ``c`` is a

@@ -32,13 +32,13 @@ def _switch_shape(index: ShapeDtype, *avals: ShapeDtype, branches: tuple[Program
     return tuple(strong(branches[0].out_avals))
 
 
-def _switch(host: Any, inputs: list, outputs: list, *, branches: tuple[Program, ...]) -> tirx.Stmt:
+def _switch(builder: Any, inputs: list, outputs: list, *, branches: tuple[Program, ...]) -> tirx.Stmt:
     index, *operands = inputs
     *others, last = branches
-    statement = sequence(host.run(last, operands, outputs))
+    statement = sequence(builder.run(last, operands, outputs))
     for i, branch in reversed(list(enumerate(others))):
         chosen = index.load() <= i  # an index below 0 means the first branch, an index that is too large the last one
-        statement = tirx.IfThenElse(chosen, sequence(host.run(branch, operands, outputs)), statement)
+        statement = tirx.IfThenElse(chosen, sequence(builder.run(branch, operands, outputs)), statement)
     return statement
 
 

@@ -47,7 +47,7 @@ def _loop_runs(*, body: Program, cond: Program | None, length: Any, **params: An
     return [[(program, steps) for program in (body, cond) if program is not None]]
 
 
-def _loop(host: Any, inputs: list, outputs: list, *, body, cond, length, reverse, **roles) -> tirx.Stmt:
+def _loop(builder: Any, inputs: list, outputs: list, *, body, cond, length, reverse, **roles) -> tirx.Stmt:
     """``for i in range(n): carry, ys[i] = body(consts, carry, xs[i])``, while ``cond(consts, carry)`` holds."""
     count, consts, start, xs = LoopOperands.split(inputs, **roles)
     carry = len(start)
@@ -56,47 +56,47 @@ def _loop(host: Any, inputs: list, outputs: list, *, body, cond, length, reverse
 
     def step(i: Any, old: list = state, new: list = state) -> list[tirx.Stmt]:
         x_rows, y_rows = ([buffer.row(i) for buffer in stack] for stack in (xs, ys))
-        return host.run(body, [*consts, *old, *x_rows], [*new, *y_rows])
+        return builder.run(body, [*consts, *old, *x_rows], [*new, *y_rows])
 
-    if cond is None and not count and host.alternates(body, length, state):
-        return _alternating(host, body, length, reverse, (start, state), step)
-    statements = [host.copy(*pair) for pair in zip(start, state, strict=True)]
+    if cond is None and not count and builder.alternates(body, length, state):
+        return _alternating(builder, body, length, reverse, (start, state), step)
+    statements = [builder.copy(*pair) for pair in zip(start, state, strict=True)]
     if count or cond is not None:
-        statements += [host.fill(y, 0) for y in ys]
-    if cond is None and count and host.is_on_device:
-        return sequence([*statements, _counted_on_device(host, count[0], step, body, reverse)])
+        statements += [builder.fill(y, 0) for y in ys]
+    if cond is None and count and builder.is_on_device:
+        return sequence([*statements, _counted_on_device(builder, count[0], step, body, reverse)])
     if cond is None:
-        extent = count[0].load() if count else host.size(length)
+        extent = count[0].load() if count else builder.size(length)
         run = lambda i: sequence(step(extent - 1 - i if reverse else i))
-        return sequence([*statements, host.loop(length, extent, run, body, is_ordered=carry > 0)])
+        return sequence([*statements, builder.loop(length, extent, run, body, is_ordered=carry > 0)])
 
-    going = host.new(ShapeDtype((), dtypes.bool_))
-    test = host.run(cond, [*consts, *state], [going])
-    again = host.run(cond, [*consts, *state], [going])
+    going = builder.new(ShapeDtype((), dtypes.bool_))
+    test = builder.run(cond, [*consts, *state], [going])
+    again = builder.run(cond, [*consts, *state], [going])
     if not has_steps:
-        return sequence([*statements, *test, host.while_loop(going.load(), sequence([*step(0), *again]), body)])
+        return sequence([*statements, *test, builder.while_loop(going.load(), sequence([*step(0), *again]), body)])
     steps = outputs[-1]
-    if host.is_on_device:  # if the host cannot compute with them, kernels count the steps
+    if builder.is_on_device:  # if the host cannot compute with them, kernels count the steps
         bools, numbers = (lambda *values: [values[0] & (values[1] < length)]), (lambda value: [value + 1])
-        limited = host.run(trace_leaves(bools, [going.aval, _INT], "limit"), [going, steps], [going])
-        counted = host.run(trace_leaves(numbers, [_INT], "count"), [steps], [steps])
+        limited = builder.run(trace_leaves(bools, [going.aval, _INT], "limit"), [going, steps], [going])
+        counted = builder.run(trace_leaves(numbers, [_INT], "count"), [steps], [steps])
         iteration = sequence([*step(steps.load()), *counted, *again, *limited])
-        loop = host.while_loop(going.load(), iteration, body)
-        return sequence([*statements, host.fill(steps, 0), *test, *limited, loop])
+        loop = builder.while_loop(going.load(), iteration, body)
+        return sequence([*statements, builder.fill(steps, 0), *test, *limited, loop])
     increment = steps.store(steps.load() + 1)
-    bounded = tirx.And(going.load(), steps.load() < host.size(length))
+    bounded = tirx.And(going.load(), steps.load() < builder.size(length))
     iteration = sequence([*step(steps.load()), increment, *again])
-    loop = host.while_loop(bounded, iteration, body)
+    loop = builder.while_loop(bounded, iteration, body)
     return sequence([*statements, steps.store(tirx.const(0, "int32")), *test, loop])
 
 
 def _alternating(
-    host: Any, body: Program, length: int, reverse: bool, states: tuple[list, list], step: Callable
+    builder: Any, body: Program, length: int, reverse: bool, states: tuple[list, list], step: Callable
 ) -> tirx.Stmt:
     """A loop whose state alternates between two buffers: a step may write the new state before it reads the old one.
 
     Args:
-        host: writes the statements.
+        builder: writes the statements.
         body: the Program of a step.
         length: the number of steps.
         reverse: whether to go from the last row to the first.
@@ -104,28 +104,28 @@ def _alternating(
         step: writes the step of an index, from one state to another.
     """
     start, last = states
-    other = [host.new(ref.aval) for ref in last]
+    other = [builder.new(ref.aval) for ref in last]
     row = lambda i: length - 1 - i if reverse else i
     alone = length % 2  # so that the last step writes the memory of the last state
-    statements = [host.copy(*pair) for pair in zip(start, other if alone else last, strict=True)]
+    statements = [builder.copy(*pair) for pair in zip(start, other if alone else last, strict=True)]
     if alone:
         statements += step(row(tirx.const(0, "int32")), other, last)
     run = lambda i: sequence(
         [*step(row(2 * i + alone), last, other), *step(row(2 * i + alone + 1), other, last)],
     )
     pairs = length // 2
-    return sequence([*statements, host.loop(pairs, host.size(pairs), run, body, is_ordered=True)])
+    return sequence([*statements, builder.loop(pairs, builder.size(pairs), run, body, is_ordered=True)])
 
 
-def _counted_on_device(host: Any, count: Any, step: Any, body: Program, reverse: bool) -> tirx.Stmt:
+def _counted_on_device(builder: Any, count: Any, step: Any, body: Program, reverse: bool) -> tirx.Stmt:
     """A loop whose number of steps is in the device's memory: kernels count the steps, because the host cannot."""
-    index, going = host.new(_INT), host.new(_BOOL)
+    index, going = builder.new(_INT), builder.new(_BOOL)
     begin = trace_leaves(lambda n: [n > 0], [_INT], "begin")
     advance = trace_leaves(lambda i, n: [i + 1, i + 1 < n], [_INT, _INT], "advance")
     i = count.load() - 1 - index.load() if reverse else index.load()
-    iteration = sequence([*step(i), *host.run(advance, [index, count], [index, going])])
-    start = [host.fill(index, 0), *host.run(begin, [count], [going])]
-    return sequence([*start, host.while_loop(going.load(), iteration, body)])
+    iteration = sequence([*step(i), *builder.run(advance, [index, count], [index, going])])
+    start = [builder.fill(index, 0), *builder.run(begin, [count], [going])]
+    return sequence([*start, builder.while_loop(going.load(), iteration, body)])
 
 
 # -- batching ----------------------------------------------------------------------------------------------------------

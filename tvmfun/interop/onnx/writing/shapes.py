@@ -152,7 +152,7 @@ def _linear_recurrence(a: Any, b: Any, *, axis: int, reverse: bool) -> Any:
     return tnp.moveaxis(ys, 0, axis)
 
 
-@composed("cumulative_place")
+@composed("cum_arg_extremum")
 def _cumulative_place(x: Any, *, axis: int, reverse: bool, largest: bool) -> Any:
     """The running index of the first extremum."""
     if 0 in x.shape:

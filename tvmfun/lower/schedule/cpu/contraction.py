@@ -15,7 +15,7 @@ from tvm import ir, tirx
 
 from tvmfun.core import dims
 from tvmfun.lower.machine import Machine
-from tvmfun.lower.schedule.cpu.dots import TILE_ROWS, TILE_WORDS, WORD, Dot, TileDot, factors
+from tvmfun.lower.schedule.cpu.dot_instructions import TILE_ROWS, TILE_WORDS, WORD, AmxDot, Dot, factors
 from tvmfun.lower.schedule.cpu.transpose import is_row_readable, reads_several
 from tvmfun.lower.schedule.stages import Stage, accumulator
 from tvmfun.lower.settings import LARGE_BYTES, MANY_REGISTERS
@@ -178,7 +178,7 @@ def plan(contraction: Contraction, machine: Machine) -> Tiling:
     """Chooses the sizes of the register tile and of the blocks of reduced axes."""
     dtype = accumulator(contraction.stage.dtype)
     lanes = machine.lanes(dtype)
-    if isinstance(contraction.dot, TileDot):
+    if isinstance(contraction.dot, AmxDot):
         return _panels_of_tiles(contraction, machine)
     is_streamed = _is_streamed(contraction, machine)
     # With few rows, a tile needs more columns to keep both FMA units busy. Some registers hold the operands.

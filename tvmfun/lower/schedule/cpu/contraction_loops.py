@@ -11,7 +11,7 @@ from tvm.tirx import AllocBuffer, Buffer, BufferStore, IfThenElse, Stmt
 from tvmfun.core import dims, expressions
 from tvmfun.lower.machine import Machine
 from tvmfun.lower.schedule.cpu.contraction import FAR_BYTES, Contraction, Tiling, bytes_between_rows
-from tvmfun.lower.schedule.cpu.dots import WORD, Dot
+from tvmfun.lower.schedule.cpu.dot_instructions import WORD, Dot
 from tvmfun.lower.schedule.cpu.product_tiles import ProductTile, RowsAhead, Steps, product_tiles, steps_of
 from tvmfun.lower.schedule.cpu.register_tiles import RegisterTile
 from tvmfun.lower.schedule.cpu.transpose import (

@@ -15,7 +15,7 @@ from tvm import ir, tirx
 
 from tvmfun.core import dims, expressions
 from tvmfun.lower.machine import Machine
-from tvmfun.lower.schedule.cpu.dots import DOTS, FEWEST, WORD, WORD_BITS, Dot, TileDot
+from tvmfun.lower.schedule.cpu.dot_instructions import DOTS, FEWEST, WORD, WORD_BITS, AmxDot, Dot
 from tvmfun.lower.schedule.cpu.transpose import ramp
 from tvmfun.lower.schedule.reduction_passes import MIN_REUSE
 from tvmfun.lower.schedule.stages import Stage
@@ -54,7 +54,7 @@ def with_words(
             continue
         if dot.shifted and not all(isinstance(axis.extent, int) for axis in stage.reduce):
             continue
-        if isinstance(dot, TileDot) and any(build.points([axis]) < FEWEST for axis in free):
+        if isinstance(dot, AmxDot) and any(build.points([axis]) < FEWEST for axis in free):
             continue
         found = [packed for axis in reversed(stage.reduce) if (packed := _packed(stage, dot, axis, free[0], *sides))]
         if found:
@@ -73,7 +73,7 @@ def _packed(
         return None
     value = dot.value(*(side.word for side in sides))
     others = [other for other in stage.reduce if other is not axis]
-    if not isinstance(dot, TileDot):
+    if not isinstance(dot, AmxDot):
         reduce = tuple(packing.words if other is axis else other for other in stage.reduce)
     elif packing.span < FEWEST or row_stride(sides[0].word, row, stage.domain) is None:
         return None
@@ -187,7 +187,7 @@ class _Packing:
             index = _replace_item(array.index, dim, self.words.var)
             if is_last:
                 yield _Words(self._packed_word(copy.output, array.index), (copy,))
-            elif isinstance(dot, TileDot):  # whose left rows are contiguous
+            elif isinstance(dot, AmxDot):  # whose left rows are contiguous
                 turned = _with_last(copy, dim)
                 yield _Words(turned.output[_moved_last(index, dim)], (copy, turned))
             else:

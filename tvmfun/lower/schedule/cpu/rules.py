@@ -21,8 +21,8 @@ from tvmfun.errors import PerformanceWarning
 from tvmfun.lower.machine import Machine
 from tvmfun.lower.schedule.cpu.block import emit_block, is_straight
 from tvmfun.lower.schedule.cpu.contraction import match, tile_count
+from tvmfun.lower.schedule.cpu.contraction_nest import emit_contraction
 from tvmfun.lower.schedule.cpu.elementwise import emit_maps
-from tvmfun.lower.schedule.cpu.emit import emit_contraction
 from tvmfun.lower.schedule.cpu.fallback import parallelize
 from tvmfun.lower.schedule.cpu.few_columns import emit_few_columns, few_columns, is_packed, with_packed_columns
 from tvmfun.lower.schedule.cpu.interleave import interleaving

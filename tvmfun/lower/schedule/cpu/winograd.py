@@ -24,7 +24,7 @@ from tvm.tirx import AllocBuffer, Buffer, Stmt
 
 from tvmfun.lower.machine import Machine
 from tvmfun.lower.schedule.cpu.contraction import match, most_terms
-from tvmfun.lower.schedule.cpu.emit import emit_contraction
+from tvmfun.lower.schedule.cpu.contraction_nest import emit_contraction
 from tvmfun.lower.schedule.stages import AnyStage, Stage, is_map
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr

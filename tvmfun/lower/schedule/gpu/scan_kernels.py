@@ -76,7 +76,13 @@ _OPS = {
         "{a.factor * b.factor, b.factor * a.x + b.x}",
         "x",
     ),
-    "cumulative_place": ("T x; int at;", "{0, -1}", "{load(first[i]), position}", "is_better(a, b) ? b : a", "at"),
+    "cum_arg_extremum": (
+        "T x; int at;",
+        "{0, -1}",
+        "{load(first[i]), position}",
+        "is_better(a, b) ? b : a",
+        "at",
+    ),
 }
 # Only products may lose a result by the order of operations: the product of a chunk may be out of range although the
 # product from the beginning is not, or the reverse. A result is in range if this condition holds.
@@ -163,7 +169,7 @@ class Tiling:
     def state_bytes(self) -> int:
         """The size of a state."""
         size = 8 if dtypes.canonical(self.dtype).itemsize == 8 else 4
-        return 2 * size if self.scan.op in ("linear_recurrence", "cumulative_place") else size
+        return 2 * size if self.scan.op in ("linear_recurrence", "cum_arg_extremum") else size
 
 
 def is_scannable(dtype: str) -> bool:
@@ -209,7 +215,7 @@ def _definitions(tiling: Tiling) -> Iterator[str]:
     """The types, the constants and the functions of an op."""
     op, kind, of = tiling.scan.op, dtypes.canonical(tiling.dtype), _FORMATS[tiling.dtype]
     is_float, is_wide = dtypes.is_float(kind), kind.itemsize == 8
-    ordered = op in ("cummax", "cummin", "cumulative_place")
+    ordered = op in ("cummax", "cummin", "cum_arg_extremum")
     if is_float:
         number, suffix = ("double", "") if is_wide else ("float", "f")
     else:
@@ -217,7 +223,7 @@ def _definitions(tiling: Tiling) -> Iterator[str]:
         is_signed = ordered and kind.kind == "i"
         number, suffix = ("" if is_signed else "unsigned ") + ("long long" if is_wide else "int"), ""
     yield f"  typedef {of.type} Element;\n  typedef {number} T;"
-    yield f"  typedef {'int' if op == 'cumulative_place' else 'Element'} Result;"
+    yield f"  typedef {'int' if op == 'cum_arg_extremum' else 'Element'} Result;"
     ints = {
         "N": tiling.length,
         "INNER": tiling.inner,
@@ -245,7 +251,7 @@ def _definitions(tiling: Tiling) -> Iterator[str]:
     in_range = _CHECKED[op] if tiling.is_checked else ("true", "true")
     yield _OP % {
         "load": of.load,
-        "store": "" if op == "cumulative_place" else of.store,
+        "store": "" if op == "cum_arg_extremum" else of.store,
         "fields": fields,
         "identity": identity,
         "element": element,
@@ -272,7 +278,7 @@ _HELPERS = {
     // The difference of infinities is NaN.
     return fabsSUFFIX(largest) >= HIGHEST ? largest : largest + log1pSUFFIX(expSUFFIX(apart));
   }""",
-    "cumulative_place": """
+    "cum_arg_extremum": """
   // Whether the later one replaces the earlier one; the first NaN stays.
   static __device__ __forceinline__ bool is_better(State a, State b) {
     if (a.at < 0 || b.at < 0) return a.at < 0;

@@ -100,7 +100,7 @@ class Fit:
 
 
 @dataclass(frozen=True)
-class Machine:
+class GpuModel:
     """The figures of a processor that the model uses.
 
     Args:
@@ -129,14 +129,14 @@ _HALF = Fit(4.69e14, 1.44e13, 7.0e-7, 4.6e-6, 3.2, 13.1)
 _FITS = {"float16": _HALF, "bfloat16": _HALF, "tf32": Fit(1.86e14, 6.4e12, 1.2e-6, 6.7e-7, 4.5, 4.8)}
 
 
-def _of_peaks(processors: int, bandwidth: float, peaks: dict[str, float], fits: dict[str, Fit]) -> Machine:
+def _of_peaks(processors: int, bandwidth: float, peaks: dict[str, float], fits: dict[str, Fit]) -> GpuModel:
     rates = {name: {dtype: share * peak for dtype, peak in peaks.items()} for name, share in _SHARES.items()}
-    return Machine(processors, bandwidth, rates, peaks, fits)
+    return GpuModel(processors, bandwidth, rates, peaks, fits)
 
 
-def _of_rates(processors: int, bandwidth: float, half: float, single: float) -> Machine:
+def _of_rates(processors: int, bandwidth: float, half: float, single: float) -> GpuModel:
     tensor_cores = {"float16": half, "bfloat16": half, "tf32": half / 2}
-    return Machine(processors, bandwidth, {"mma.sync": tensor_cores, "fma": {"float32": single}})
+    return GpuModel(processors, bandwidth, {"mma.sync": tensor_cores, "fma": {"float32": single}})
 
 
 _RATES = {
@@ -181,7 +181,7 @@ def reached(units: str, arch: str) -> float:
     return machine(arch).rates[instruction][dtype]
 
 
-def machine(arch: str) -> Machine:
+def machine(arch: str) -> GpuModel:
     """The processor of the newest known architecture that is not newer than ``arch``."""
     known = [name for name in _RATES if number(name) <= number(arch)]
     return _RATES[known[-1] if known else "sm_80"]
@@ -234,7 +234,7 @@ def _waves(blocks: int, at_once: int) -> float:
     return math.ceil(waves) if waves < 8 else waves
 
 
-def _assumed(tile: Tile, dtype: str, blocks: int, steps: int, processor: Machine) -> float:
+def _assumed(tile: Tile, dtype: str, blocks: int, steps: int, processor: GpuModel) -> float:
     """The time of a product; a wave takes the time of its multiplications or its global reads, whichever is longer.
 
     Small tiles read shared memory more often per multiplication.
@@ -252,7 +252,7 @@ def _assumed(tile: Tile, dtype: str, blocks: int, steps: int, processor: Machine
     return _waves(blocks, processor.processors) * (filled * max(compute, traffic, 3e-8) + epilogue)
 
 
-def _fitted(tile: Tile, dtype: str, blocks: int, steps: int, processor: Machine) -> float:
+def _fitted(tile: Tile, dtype: str, blocks: int, steps: int, processor: GpuModel) -> float:
     """The time with the constants that fit measured times best.
 
     Blocks of one multiprocessor share its tensor cores, and one of them multiplies while others wait.

@@ -16,7 +16,7 @@ from tvmfun.core import expressions
 from tvmfun.lower.machine import Machine
 from tvmfun.lower.schedule.cpu.contraction import Contraction, plan, tiles_across
 from tvmfun.lower.schedule.cpu.contraction_loops import ContractionLoops, Panel
-from tvmfun.lower.schedule.cpu.dots import TILE_ROWS, WORD_BITS, TileDot
+from tvmfun.lower.schedule.cpu.dot_instructions import TILE_ROWS, WORD_BITS, AmxDot
 from tvmfun.lower.schedule.cpu.packed_dots import first_load, row_stride
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Env, Expr, Size, volume
@@ -27,17 +27,17 @@ _WORD_BYTES = WORD_BITS // 8
 _FEW_ROWS = 768
 
 
-def emit_tiles(contraction: Contraction, env: Env, prefix: int, machine: Machine, tasks: int) -> Stmt:
+def emit_amx(contraction: Contraction, env: Env, prefix: int, machine: Machine, tasks: int) -> Stmt:
     """The loop nest of a contraction by AMX whose first ``prefix`` axes are bound in ``env``."""
-    loops = TileLoops(contraction, contraction.dot, prefix, tasks, machine)
+    loops = AmxLoops(contraction, contraction.dot, prefix, tasks, machine)
     nest = loops.emit(env)
     return loops.instruction.with_definitions(nest, sorted(loops.shapes))
 
 
-class TileLoops(ContractionLoops):
+class AmxLoops(ContractionLoops):
     """Builds one contraction's loops, from the tasks inwards to the blocks of tiles."""
 
-    def __init__(self, contraction: Contraction, dot: TileDot, prefix: int, tasks: int, machine: Machine) -> None:
+    def __init__(self, contraction: Contraction, dot: AmxDot, prefix: int, tasks: int, machine: Machine) -> None:
         super().__init__(contraction, plan(contraction, machine), prefix, tasks, machine)
         self.instruction = dot
         self.span = self.stage.reduce[-1].extent

@@ -1,4 +1,4 @@
-"""The layout of the source: imports go one way, files are short, and few hooks tie rooms together."""
+"""The layout of the source: imports go one way, files are short, and few hooks tie packages together."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-#: The top-level modules and packages of tvmfun, by layer. What a room imports is in a layer above its own row.
+#: The top-level modules and packages of tvmfun, by layer. What a package imports is in a layer above its own row.
 LAYERS = """
     names
     _garbage_collection _tvm counters errors exact_keys executors files
@@ -34,7 +34,7 @@ LAYERS = """
     models
     __main__ loops
 """
-LAYER = {room: i for i, row in enumerate(LAYERS.strip().splitlines()) for room in row.split()}
+LAYER = {package: i for i, row in enumerate(LAYERS.strip().splitlines()) for package in row.split()}
 
 MOST_LINES = 600
 #: Longer files of tests: tables, and those that have not been split yet.
@@ -43,7 +43,7 @@ LONG = {
     "tests/interop/relax_cases.py",
     "tests/op_cases/oracles.py",
 }
-#: Functions named ``install_*``, by which a room hands its own functions to one that cannot import it.
+#: Functions named ``install_*``, by which a package hands its own functions to one that cannot import it.
 MOST_HOOKS = 2
 
 
@@ -89,13 +89,13 @@ def imports() -> dict[str, set[str]]:
     return {name: imported(at_import(parsed(name).body)) - {name} for name in MODULES}
 
 
-def room(module: str) -> str:
+def package(module: str) -> str:
     return module.split(".")[1] if "." in module else ""
 
 
 def test_every_room_has_a_layer():
-    rooms = {room(name) for name in MODULES} - {""}
-    assert rooms == set(LAYER), "give it a row in LAYERS"
+    packages = {package(name) for name in MODULES} - {""}
+    assert packages == set(LAYER), "give it a row in LAYERS"
 
 
 def test_rooms_import_rooms_of_lower_layers():
@@ -103,7 +103,10 @@ def test_rooms_import_rooms_of_lower_layers():
         f"{name} imports {other}"
         for name, others in imports().items()
         for other in sorted(others)
-        if room(name) and room(other) and room(name) != room(other) and LAYER[room(other)] >= LAYER[room(name)]
+        if package(name)
+        and package(other)
+        and package(name) != package(other)
+        and LAYER[package(other)] >= LAYER[package(name)]
     ]
     assert wrong == []
 
@@ -113,7 +116,7 @@ def test_rooms_that_never_see_each_other(name: str, other: str):
     wrong = [
         module
         for module in MODULES
-        if room(module) == name and any(room(one) == other for one in imported(ast.walk(parsed(module))))
+        if package(module) == name and any(package(one) == other for one in imported(ast.walk(parsed(module))))
     ]
     assert wrong == []
 

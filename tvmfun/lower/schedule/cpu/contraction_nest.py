@@ -5,12 +5,12 @@ from __future__ import annotations
 from tvm.tirx import Stmt
 
 from tvmfun.lower.machine import Machine
+from tvmfun.lower.schedule.cpu.amx_loops import emit_amx
 from tvmfun.lower.schedule.cpu.contraction import Contraction, plan
 from tvmfun.lower.schedule.cpu.contraction_loops import ContractionLoops
-from tvmfun.lower.schedule.cpu.dots import TileDot
+from tvmfun.lower.schedule.cpu.dot_instructions import AmxDot
 from tvmfun.lower.schedule.cpu.far_operands import PackedRowsLoops, StreamedLoops
 from tvmfun.lower.schedule.cpu.grouped_panels import GroupedLoops
-from tvmfun.lower.schedule.cpu.tile_loops import emit_tiles
 from tvmfun.lower.tir.build import Env, Expr
 
 
@@ -36,8 +36,8 @@ def emit_contraction(
 
     If ``later`` holds, its sums are added to those in the output.
     """
-    if isinstance(contraction.dot, TileDot):
-        return emit_tiles(contraction, env, prefix, machine, tasks)
+    if isinstance(contraction.dot, AmxDot):
+        return emit_amx(contraction, env, prefix, machine, tasks)
     loops = loops_of(contraction, prefix, machine, tasks, later)
     nest = loops.emit(env)
     return nest if contraction.dot is None else contraction.dot.with_definition(nest, loops.tiling.lanes)

@@ -135,7 +135,7 @@ FEWEST = 8
 
 
 @dataclass(frozen=True)
-class TileDot(Dot):
+class AmxDot(Dot):
     """An instruction of AMX, which multiplies whole tiles of packed words.
 
     A tile has up to 16 rows of 64 bytes. The left tile has a row of words for each row of the result, the right tile a
@@ -320,12 +320,12 @@ _PAIRS = {
 
 # The fastest first. Integer instructions are exact modulo 2**32.
 DOTS = (
-    TileDot("tdpbf16ps", "bfloat16", "bfloat16", "float32", {64: ("amx-bf16", "tdpbf16ps")}),
-    TileDot("tdpfp16ps", "float16", "float16", "float32", {64: ("amx-fp16", "tdpfp16ps")}),
-    TileDot("tdpbssd", "int8", "int8", "int32", {64: ("amx-int8", "tdpbssd")}),
-    TileDot("tdpbsud", "int8", "uint8", "int32", {64: ("amx-int8", "tdpbsud")}),
-    TileDot("tdpbusd", "uint8", "int8", "int32", {64: ("amx-int8", "tdpbusd")}),
-    TileDot("tdpbuud", "uint8", "uint8", "int32", {64: ("amx-int8", "tdpbuud")}),
+    AmxDot("tdpbf16ps", "bfloat16", "bfloat16", "float32", {64: ("amx-bf16", "tdpbf16ps")}),
+    AmxDot("tdpfp16ps", "float16", "float16", "float32", {64: ("amx-fp16", "tdpfp16ps")}),
+    AmxDot("tdpbssd", "int8", "int8", "int32", {64: ("amx-int8", "tdpbssd")}),
+    AmxDot("tdpbsud", "int8", "uint8", "int32", {64: ("amx-int8", "tdpbsud")}),
+    AmxDot("tdpbusd", "uint8", "int8", "int32", {64: ("amx-int8", "tdpbusd")}),
+    AmxDot("tdpbuud", "uint8", "uint8", "int32", {64: ("amx-int8", "tdpbuud")}),
     Dot("dpbf16ps", "bfloat16", "bfloat16", "float32", _BF16),
     Dot("dpbusd", "uint8", "int8", "int32", _QUADS),
     Dot("dpbusd_shifted", "uint8", "int8", "int32", _QUADS, shifted=True),
