@@ -6,6 +6,7 @@ import json
 import shutil
 import struct
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 from support.cpp import CHECKED, compiled, printed
 
 import tvmfun
-from tvmfun import checkpoints, random
+from tvmfun import checkpoints, errors, random
 from tvmfun.export import CMAKE
 
 ROOT = Path(__file__).parents[2]
@@ -150,6 +151,91 @@ def test_damaged_libraries(tmp_path):
     program = compiled(STATUSES, tmp_path, "-O1", *CHECKED)
     statuses = printed(program, *damaged, tmp_path / "f.so").split()
     assert statuses == ["9"] * len(damaged) + ["0"]
+
+
+REPLACED = """
+#include <cstdio>
+#include "tvmfun/step.hpp"
+
+double second(tvmfun::Step step) {
+  tvmfun::Call call{step};
+  auto x = call.argument("x").as<float>();
+  x[1] = 1;
+  call.run();
+  return call.result("[0]").as<float>()[1];
+}
+
+// Copies the second and third library to the path of the first one, in turn.
+int main(int, char** words) {
+  std::string path = words[1];
+  tvmfun::Step first(path);
+  std::printf("%g\\n", second(first));
+  for (int i = 2; i < 4; i++) {
+    if (std::rename(words[i], words[1]) != 0) {
+      return 1;
+    }
+    tvmfun::Step next(path);
+    std::printf("%g %g\\n", second(next), second(first));
+  }
+  for (const std::string& wrong : {std::string("/"), path + "/", std::string("/dev/null")}) {
+    try {
+      tvmfun::Step step(wrong);
+    } catch (const tvmfun::Error& error) {
+      std::printf("%d\\n", error.status());
+    }
+  }
+  try {
+    tvmfun::Step step(static_cast<const tvmfun_api*>(nullptr));
+  } catch (const tvmfun::Error& error) {
+    std::printf("%d\\n", error.status());
+  }
+}
+"""
+
+
+@pytest.mark.slow
+def test_another_file_of_the_same_path_is_another_function(tmp_path):
+    paths = [tmp_path / f"{factor}.so" for factor in (2, 3, 5)]
+    for factor, path in zip((2, 3, 5), paths, strict=True):
+        compiled_step = tvmfun.jit(lambda x, factor=factor: (x * factor,)).lower(np.ones(32, "float32")).compile()
+        compiled_step.export(path)
+    lines = printed(compiled(REPLACED, tmp_path, *CHECKED), *paths).split("\n")
+    assert lines[:7] == ["2", "3 2", "5 2", "9", "9", "9", "1"]
+
+
+SAVES = """
+#include <cstdio>
+#include "tvmfun/safetensors.hpp"
+
+// Saves many times, or loads the file and prints the status, until it is not damaged.
+int main(int, char** words) {
+  tvmfun::Call call{tvmfun::Step(words[1])};
+  for (int i = 0; i < 100; i++) {
+    tvmfun::save_safetensors(words[2], call.arguments("tree"));
+    tvmfun::load_safetensors(words[2], call.arguments("tree"));
+  }
+}
+"""
+
+
+@pytest.mark.slow
+def test_several_savers_of_one_file(tmp_path):
+    tree = {"x": np.arange(100_000, dtype="float32"), "y": np.float32(3)}
+    compiled_step = tvmfun.jit(lambda tree: tree, donate_argnums=0).lower(tree).compile()
+    compiled_step.export(tmp_path / "f.so", values={"tree": tree})
+    program, state = compiled(SAVES, tmp_path), tmp_path / "state.safetensors"
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(lambda _: printed(program, tmp_path / "f.so", state), range(3)))
+    assert sorted(path.name for path in tmp_path.glob("*state*")) == ["state.safetensors"]
+    np.testing.assert_array_equal(checkpoints.load(state, like=tree)["x"], tree["x"])
+    content = bytearray(state.read_bytes())
+    content[-5] ^= 16
+    (tmp_path / "flipped.safetensors").write_bytes(content)
+    with pytest.raises(errors.CheckpointError, match="checksum"):
+        checkpoints.load(tmp_path / "flipped.safetensors", like=tree)
+    reader = compiled(COPY, tmp_path)
+    words = tmp_path / "f.so", state, tmp_path / "copy.safetensors", tmp_path / "flipped.safetensors", state
+    assert printed(reader, *words).split() == ["9", "0"]
 
 
 MISUSE = """

@@ -135,7 +135,7 @@ def test_inconsistent_sizes(library, shapes, message):
         ({}, "BAD_ARGUMENT", "it takes the dynamic sizes: b, got none"),
         ({"n": 3}, "BAD_ARGUMENT", "it takes the dynamic sizes: b, got n"),
         ({"b": -1}, "WRONG_SIZE", "the size b must be from 0 to 2147483647, got -1"),
-        ({"b": 2**31}, "WRONG_SIZE", "sizes must be at most 2147483647, got 2147483648"),
+        ({"b": 2**31}, "WRONG_SIZE", "sizes are integers of at most 2147483647, got 2147483648"),
         ({"b": 2**31 - 1}, "WRONG_SIZE", "less than 2[*][*]31 elements"),
     ],
 )

@@ -280,3 +280,22 @@ def test_the_loader_reads_the_container_of_the_disk_cache(library):
     """It is one format; the loader, which imports nothing of tvmfun, has constants of its own."""
     assert (loader.MAGIC, loader.EXTENT.format) == (container.MAGIC, container.EXTENT.format)
     assert container.opened(library.read_bytes())[1] == read_manifest(library)
+
+
+def test_another_file_of_the_same_path_is_another_function(tmp_path):
+    """The system knows a library by its name, and would return the one it has."""
+    x, path = np.arange(4, dtype="float32"), tmp_path / "f.so"
+    steps = []
+    for factor in (2, 3, 5):
+        compiled = tvmfun.jit(lambda x, factor=factor: x * factor).lower(x).compile()
+        compiled.export(path)
+        steps.append(load(path))
+        for step, known in zip(steps, (2, 3, 5), strict=False):
+            np.testing.assert_array_equal(step(x), x * known)
+    link, versions = tmp_path / "current.so", []
+    for factor in (7, 11):
+        tvmfun.jit(lambda x, factor=factor: x * factor).lower(x).compile().export(tmp_path / f"{factor}.so")
+        link.unlink(missing_ok=True)
+        link.symlink_to(tmp_path / f"{factor}.so")
+        versions.append(load(link))
+    np.testing.assert_array_equal([step(x) for step in versions], [x * 7, x * 11])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,9 +24,10 @@ def replace_file(path: str | os.PathLike[str], write: Callable[[IO[bytes]], None
     # A symbolic link stays; the file it points to is replaced.
     target = Path(os.path.realpath(path))
     require_folder(target)
-    for leftover in target.parent.glob(f".{_escaped(target.name)}.*.partial"):
-        _remove_if_abandoned(leftover)
+    remove_abandoned(target.parent, _escaped(target.name))
     with _new_file(target) as (file, name):
+        if target.exists():
+            os.fchmod(file.fileno(), stat.S_IMODE(target.stat().st_mode))
         write(file)
         file.flush()
         os.fsync(file.fileno())
@@ -36,6 +38,12 @@ def replace_file(path: str | os.PathLike[str], write: Callable[[IO[bytes]], None
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def remove_abandoned(folder: Path, pattern: str) -> None:
+    """Removes what killed processes left of files whose names match a pattern."""
+    for leftover in folder.glob(f".{pattern}.*.partial"):
+        _remove_if_abandoned(leftover)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tvmfun.checkpoints import trees
-from tvmfun.checkpoints.atomic import replace_file
+from tvmfun.checkpoints.atomic import remove_abandoned, replace_file
 from tvmfun.checkpoints.trees import Snapshot
 from tvmfun.errors import ArgumentError
 from tvmfun.executors import ThreadPool
@@ -126,6 +126,7 @@ class Manager:
 
     def _save(self, step: int, snapshot: Snapshot) -> None:
         replace_file(self.path(step), snapshot.write)
+        remove_abandoned(self.folder, f"{self._PREFIX}*{self._SUFFIX}")
         if self._keep is not None:
             # After a return to an earlier step, the file just written is not the last.
             others = [other for other in self._existing() if other != step]
@@ -134,5 +135,6 @@ class Manager:
 
     def _existing(self) -> list[int]:
         middle = slice(len(self._PREFIX), -len(self._SUFFIX))
-        names = [path.name[middle] for path in self.folder.glob(f"{self._PREFIX}*{self._SUFFIX}")]
-        return sorted([int(name) for name in names if name.isdecimal()])
+        files = list(self.folder.glob(f"{self._PREFIX}*{self._SUFFIX}"))
+        steps = [(int(file.name[middle]), file) for file in files if file.name[middle].isdecimal()]
+        return sorted([step for step, file in steps if file == self.path(step)])  # others are not of this class

@@ -57,6 +57,8 @@ _STATUSES = (*_OF_CALLS, "KERNEL_FAILED", "MISSING_FEATURE", "DAMAGED_FILE", "WR
 
 #: The largest dynamic size: kernels index with 32 bits.
 MOST_SIZE = 2**31 - 1
+# The files of loaded libraries by inode and device, open so that their names stay theirs.
+_LOADED: dict[tuple[int, ...], int] = {}
 # A step remembers the shapes for at most this many sets of sizes.
 _SHAPES_KEPT = 1024
 
@@ -91,9 +93,9 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
     return _checked(path)[1]
 
 
-def _checked(path: str | os.PathLike[str]) -> tuple[str, dict[str, Any]]:
-    """The architecture of a complete file, and its manifest."""
-    content = Path(path).read_bytes()
+def _checked(path: str | os.PathLike[str], name: str | None = None) -> tuple[str, dict[str, Any]]:
+    """The architecture of a complete file, and its manifest; the file may have another name than errors say."""
+    content = Path(name or path).read_bytes()
     damaged = lambda got: _error(
         "DAMAGED_FILE", f"{path} is not a complete exported function", got, "exporting or copying it again"
     )
@@ -295,11 +297,7 @@ def _numpy_dtype(name: str) -> np.dtype:
 def _leaf(entry: Mapping[str, Any]) -> LeafInfo:
     shape, dtype, partner = tuple(entry["shape"]), entry["dtype"], entry["partner"]
     static = [size for size in shape if not isinstance(size, str)]
-    if (
-        not all(type(number) is int for number in (*static, partner))
-        or min(static, default=0) < 0
-        or dtype not in _CODES
-    ):
+    if not all(type(n) is int for n in (*static, partner)) or min(static, default=0) < 0 or dtype not in _CODES:
         raise ValueError(f"the array {entry}")
     return LeafInfo(str(entry["name"]), shape, dtype, bool(entry["donated"]), partner)
 
@@ -316,14 +314,21 @@ def load(path: str | os.PathLike[str], *, threads: int = 0) -> Step:
             processor lacks, or for another version of the ABI; ``status`` says which.
         OSError: if it cannot be read.
     """
-    architecture, manifest = _checked(path)
-    if architecture != platform.machine():
-        what = f"{path} is for another architecture than {platform.machine()}"
-        raise _error("WRONG_ARCHITECTURE", what, architecture, "exporting it with targets=[...]")
-    if manifest.get("platform", "cpu") != "cpu":
-        what = f"{path} is for GPUs, and runs in C and C++ programs"
-        raise _error("WRONG_ARCHITECTURE", what, manifest["platform"], "tvmfun/cuda.hpp, or exporting it for CPUs")
-    return Step(path, manifest, threads)
+    file = os.open(path, os.O_RDONLY)
+    try:
+        architecture, manifest = _checked(path, f"/proc/self/fd/{file}")
+        if architecture != platform.machine():
+            what = f"{path} is for another architecture than {platform.machine()}"
+            raise _error("WRONG_ARCHITECTURE", what, architecture, "exporting it with targets=[...]")
+        if manifest.get("platform", "cpu") != "cpu":
+            what = f"{path} is for GPUs, and runs in C and C++ programs"
+            raise _error("WRONG_ARCHITECTURE", what, manifest["platform"], "tvmfun/cuda.hpp, or exporting it for CPUs")
+        # A name that is only its own: of another file of this path, the system would return the library it knows.
+        own = _LOADED.setdefault(os.fstat(file)[1:3], file)
+        return Step(path, manifest, threads, f"/proc/self/fd/{own}")
+    finally:
+        if file not in _LOADED.values():
+            os.close(file)
 
 
 class Step:
@@ -337,7 +342,7 @@ class Step:
     not be used afterwards. Other ones are copied.
     """
 
-    def __init__(self, path: str | os.PathLike[str], manifest: Mapping[str, Any], threads: int) -> None:
+    def __init__(self, path: str | os.PathLike[str], manifest: Mapping[str, Any], threads: int, name: str) -> None:
         self.manifest = manifest
         self.name: str = manifest["name"]
         #: The leaves of the arguments and of the result, in order.
@@ -349,7 +354,7 @@ class Step:
         self._owned: WeakValueDictionary[int, np.ndarray] = WeakValueDictionary()
         self._step = _Pointer()
         try:
-            self._library = ctypes.CDLL(os.path.abspath(path))
+            self._library = ctypes.CDLL(name)
             get_api = self._library.tvmfun_get_api
         except (OSError, AttributeError) as error:
             raise _error("DAMAGED_FILE", f"{path} cannot be loaded", str(error)) from None
@@ -389,8 +394,7 @@ class Step:
         plan = _Plan()
         values = self._numbers([sizes[name] for name in wanted])
         self._check(self._api.plan_for(values, len(values), ctypes.byref(plan)), self.name)
-        values = {name: getattr(plan, name) for name, *_ in _Plan._fields_}
-        return {**values, "target": plan.target.decode()}
+        return {**{name: getattr(plan, name) for name, *_ in _Plan._fields_}, "target": plan.target.decode()}
 
     def initial(self) -> dict[str, np.ndarray]:
         """The values that were exported with the function, by the names of the arguments."""
@@ -399,8 +403,8 @@ class Step:
         for i, info in enumerate(self.inputs):
             if leaves[i].initial:
                 content = ctypes.string_at(leaves[i].initial, info.nbytes)
-                shape = [int(size) for size in info.shape]
-                found[info.name] = np.frombuffer(content, _numpy_dtype(info.dtype)).reshape(shape).copy()
+                array = np.frombuffer(content, _numpy_dtype(info.dtype))
+                found[info.name] = array.reshape(list(map(int, info.shape))).copy()
         return found
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -410,13 +414,12 @@ class Step:
             ExportError: if an argument has another structure, shape or dtype, or a kernel fails.
         """
         arrays: list[Any] = []
-        names = list(kwargs)
         tree = self.manifest["arguments"]["tuple"]
         expected = [key for key, _ in tree[1]["dict"]]
-        if len(args) != len(tree[0]["tuple"]) or sorted(names) != sorted(expected):
+        if len(args) != len(tree[0]["tuple"]) or sorted(kwargs) != sorted(expected):
             also = f" and {', '.join(expected)}" if expected else ""
             what = f"it takes {len(tree[0]['tuple'])} positional arguments{also}"
-            raise _error("BAD_ARGUMENT", what, " and ".join([str(len(args)), *names]), where=self.name)
+            raise _error("BAD_ARGUMENT", what, " and ".join([str(len(args)), *kwargs]), where=self.name)
         for key, (node, value) in enumerate(zip(tree[0]["tuple"], args, strict=True)):
             self._flatten(node, value, f"argument {key}", arrays)
         for name, node in tree[1]["dict"]:
@@ -461,8 +464,7 @@ class Step:
         return array
 
     def _wrong_shape(self, info: LeafInfo, array: np.ndarray, because: str = "") -> ExportError:
-        wanted = str(info.shape).replace("'", "")
-        what = f"{info.name} must have the shape {wanted}{because}"
+        what = f"{info.name} must have the shape {str(info.shape).replace(chr(39), '')}{because}"
         return _error("WRONG_SIZE", what, str(array.shape), where=self.name)
 
     def _solve(self, values: Sequence[np.ndarray]) -> tuple[int, ...]:
@@ -490,8 +492,8 @@ class Step:
 
     def _numbers(self, sizes: Sequence[int]) -> Any:
         """Sizes as an array of C."""
-        if (largest := max(map(abs, sizes), default=0)) > MOST_SIZE:
-            raise _error("WRONG_SIZE", f"sizes must be at most {MOST_SIZE}", str(largest), where=self.name)
+        if wrong := [n for n in sizes if not isinstance(n, int | np.integer) or abs(n) > MOST_SIZE]:
+            raise _error("WRONG_SIZE", f"sizes are integers of at most {MOST_SIZE}", repr(wrong[0]), where=self.name)
         return (ctypes.c_int64 * len(sizes))(*sizes)
 
     def _argument(
@@ -539,7 +541,8 @@ class Step:
         elif "list" in node or "tuple" in node:
             ((kind, children),) = node.items()
             if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != len(children):
-                raise wrong(f"a {kind} of {len(children)}")
+                got = type(value).__name__ + (f" of {len(value)}" if isinstance(value, Sequence) else "")
+                raise wrong(f"a {kind} of {len(children)}", got)
             for i, (child, item) in enumerate(zip(children, value, strict=True)):
                 self._flatten(child, item, f"{path}[{i}]", found)
         else:
@@ -557,10 +560,8 @@ class Step:
 
 def _built(node: Any, arrays: Any) -> Any:
     """Builds the tree of a node of the manifest."""
-    if node == "*":
-        return next(arrays)
-    if node is None:
-        return None
+    if node is None or node == "*":
+        return next(arrays) if node else None
     ((kind, children),) = node.items()
     if kind == "dict":
         return {key: _built(child, arrays) for key, child in children}

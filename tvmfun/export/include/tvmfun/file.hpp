@@ -2,6 +2,8 @@
 #ifndef TVMFUN_FILE_HPP
 #define TVMFUN_FILE_HPP
 
+#include <sys/stat.h>
+
 #include <array>
 #include <cstdint>
 #include <cstring>
@@ -100,12 +102,15 @@ class Sha256 {
                              0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
 };
 
-inline std::vector<unsigned char> read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  std::vector<unsigned char> content(file ? static_cast<std::size_t>(file.tellg()) : 0);
-  file.seekg(0);
-  if (!file || !file.read(reinterpret_cast<char*>(content.data()), static_cast<std::streamsize>(content.size()))) {
-    throw Error(TVMFUN_DAMAGED_FILE, path + " cannot be read");
+/// The content of a file; errors call it by another name if one is given.
+inline std::vector<unsigned char> read_file(const std::string& path, const std::string& name = "") {
+  struct stat status;
+  bool is_file = stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode);
+  std::ifstream file(path, std::ios::binary);
+  std::vector<unsigned char> content(is_file ? static_cast<std::size_t>(status.st_size) : 0);
+  if (!is_file || !file ||
+      !file.read(reinterpret_cast<char*>(content.data()), static_cast<std::streamsize>(content.size()))) {
+    throw Error(TVMFUN_DAMAGED_FILE, (name.empty() ? path : name) + " cannot be read");
   }
   return content;
 }
@@ -118,11 +123,11 @@ constexpr unsigned machine = 183;
 #error "tvmfun exports for x86-64 and 64-bit Arm"
 #endif
 
-/// Throws unless the file is a complete library for this architecture.
-inline void check_file(const std::string& path) {
+/// Throws unless the file is a complete library for this architecture; errors call it by its name.
+inline void check_file(const std::string& file, const std::string& path) {
   constexpr std::size_t extent = 16, digest = 32, mark = 8, header = 20;
   const unsigned char magic[mark] = {'T', 'V', 'M', 'F', 'U', 'N', 0, 1};
-  std::vector<unsigned char> content = read_file(path);
+  std::vector<unsigned char> content = read_file(file, path);
   auto damaged = [&](const std::string& why) {
     return Error(TVMFUN_DAMAGED_FILE, path + " is not a complete exported function: " + why);
   };

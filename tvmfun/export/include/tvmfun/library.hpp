@@ -3,32 +3,100 @@
 #define TVMFUN_LIBRARY_HPP
 
 #include <dlfcn.h>
+#include <fcntl.h>
+#include <unistd.h>
 
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <utility>
 
 #include "tvmfun/file.hpp"
 #include "tvmfun/step.h"
 
 namespace tvmfun {
 
+namespace detail {
+
+/// An open file, by a name that no other file has while a library of it is loaded.
+///
+/// The system knows libraries by their names: another file of the same path would be taken for the one before.
+class LibraryFile {
+ public:
+  explicit LibraryFile(const std::string& path) {
+    int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    struct stat status;
+    if (file < 0 || fstat(file, &status) != 0) {
+      throw Error(TVMFUN_DAMAGED_FILE, path + " cannot be read");
+    }
+    std::lock_guard<std::mutex> lock(mutex());
+    key_ = {status.st_dev, status.st_ino};
+    Users& users = files()[key_];
+    if (users.count++ == 0) {
+      users.file = file;
+    } else {
+      close(file);
+    }
+    name_ = "/proc/self/fd/" + std::to_string(users.file);
+  }
+
+  LibraryFile(const LibraryFile&) = delete;
+  LibraryFile& operator=(const LibraryFile&) = delete;
+
+  ~LibraryFile() {
+    std::lock_guard<std::mutex> lock(mutex());
+    if (handle_) {
+      dlclose(handle_);
+    }
+    auto found = files().find(key_);
+    if (--found->second.count == 0) {
+      close(found->second.file);
+      files().erase(found);
+    }
+  }
+
+  const std::string& name() const { return name_; }
+
+  void* load() { return handle_ = dlopen(name_.c_str(), RTLD_NOW | RTLD_LOCAL); }
+  void* handle() const { return handle_; }
+
+ private:
+  struct Users {
+    int file = -1;
+    int count = 0;
+  };
+  using Key = std::pair<dev_t, ino_t>;
+
+  static std::mutex& mutex() {
+    static std::mutex* shared = new std::mutex;  // libraries may be closed after all static variables
+    return *shared;
+  }
+
+  static std::map<Key, Users>& files() {
+    static std::map<Key, Users>* shared = new std::map<Key, Users>;
+    return *shared;
+  }
+
+  Key key_;
+  std::string name_;
+  void* handle_ = nullptr;
+};
+
+}  // namespace detail
+
 /// The library of an exported function. Copies share it; it is closed with the last one.
 class Library {
  public:
   /// Checks and loads a library.
   explicit Library(const std::string& path) {
-    detail::check_file(path);
-    // Without a slash, it would be looked for elsewhere.
-    std::string file = path.find('/') == std::string::npos ? "./" + path : path;
-    handle_ = {dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL), [](void* open) {
-                 if (open) {
-                   dlclose(open);
-                 }
-               }};
-    void* found = handle_ ? symbol("tvmfun_get_api") : nullptr;
+    auto file = std::make_shared<detail::LibraryFile>(path);
+    detail::check_file(file->name(), path);
+    void* found = file->load() ? dlsym(file->handle(), "tvmfun_get_api") : nullptr;
     if (!found) {
       throw Error(TVMFUN_DAMAGED_FILE, path + " cannot be loaded: " + dlerror());
     }
+    file_ = file;
     use(reinterpret_cast<const tvmfun_api* (*)()>(found)());
   }
 
@@ -61,7 +129,7 @@ class Library {
 
  protected:
   /// The address of a function, or a null pointer if the library does not have it, or is linked.
-  void* symbol(const char* name) const { return handle_ ? dlsym(handle_.get(), name) : nullptr; }
+  void* symbol(const char* name) const { return file_ ? dlsym(file_->handle(), name) : nullptr; }
 
   /// Throws what went wrong.
   void check(tvmfun_status status) const {
@@ -77,6 +145,9 @@ class Library {
 
  private:
   void use(const tvmfun_api* api) {
+    if (!api) {
+      throw Error(TVMFUN_BAD_ARGUMENT, "there is no library");
+    }
     if (api->abi_version != TVMFUN_ABI_VERSION) {
       throw Error(TVMFUN_WRONG_VERSION, "the library has version " + std::to_string(api->abi_version) + " of the ABI");
     }
@@ -84,7 +155,7 @@ class Library {
   }
 
   const tvmfun_api* api_ = nullptr;
-  std::shared_ptr<void> handle_;
+  std::shared_ptr<detail::LibraryFile> file_;
 };
 
 }  // namespace tvmfun

@@ -5,8 +5,15 @@
 #ifndef TVMFUN_SAFETENSORS_HPP
 #define TVMFUN_SAFETENSORS_HPP
 
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
 #include <cstdio>
 
 #include "tvmfun/step.hpp"
@@ -25,6 +32,41 @@ inline std::size_t itemsize(std::int32_t dtype) {
   return sizes[dtype];
 }
 
+/// The checksum of zlib.crc32, eight bytes at a time: CRC-32 with the polynomial 0xedb88320, least bit first.
+inline std::uint32_t crc32(const unsigned char* data, std::size_t size) {
+  static const std::vector<std::array<std::uint32_t, 256>> tables = [] {
+    std::vector<std::array<std::uint32_t, 256>> made(8);
+    for (std::uint32_t i = 0; i < 256; i++) {
+      std::uint32_t value = i;
+      for (int bit = 0; bit < 8; bit++) {
+        value = value >> 1 ^ (value & 1 ? 0xedb88320u : 0u);
+      }
+      made[0][i] = value;
+    }
+    for (std::size_t k = 1; k < 8; k++) {
+      for (std::size_t i = 0; i < 256; i++) {
+        made[k][i] = made[k - 1][i] >> 8 ^ made[0][made[k - 1][i] & 0xff];
+      }
+    }
+    return made;
+  }();
+  std::uint32_t value = 0xffffffffu;
+  for (; size >= 8; size -= 8, data += 8) {
+    unsigned char bytes[8];
+    for (int i = 0; i < 8; i++) {
+      bytes[i] = static_cast<unsigned char>(data[i] ^ (i < 4 ? value >> 8 * i & 0xff : 0));
+    }
+    value = 0;
+    for (std::size_t i = 0; i < 8; i++) {
+      value ^= tables[7 - i][bytes[i]];
+    }
+  }
+  for (; size; size--, data++) {
+    value = value >> 8 ^ tables[0][(value ^ *data) & 0xff];
+  }
+  return ~value;
+}
+
 struct Entry {
   std::string dtype;
   std::vector<std::int64_t> shape, offsets;
@@ -39,7 +81,13 @@ class HeaderReader {
     std::map<std::string, Entry> entries;
     object([&](const std::string& name) {
       if (name == "__metadata__") {
-        skip(0);
+        object([&](const std::string& key) {
+          if (key == "tvmfun.crc32" && peek() == '"') {
+            checksums_ = HeaderReader(string()).numbers();
+          } else {
+            skip(0);
+          }
+        });
       } else if (!entries.emplace(name, entry()).second) {
         fail();
       }
@@ -47,8 +95,17 @@ class HeaderReader {
     return entries;
   }
 
+  /// The checksums of arrays, of those that have one; after read().
+  const std::map<std::string, std::int64_t>& checksums() const { return checksums_; }
+
  private:
   static constexpr int deepest = 32;
+
+  std::map<std::string, std::int64_t> numbers() {
+    std::map<std::string, std::int64_t> found;
+    object([&](const std::string& name) { found[name] = number(); });
+    return found;
+  }
 
   [[noreturn]] static void fail() { throw Error(TVMFUN_DAMAGED_FILE, "the header is not that of a safetensors file"); }
 
@@ -210,6 +267,7 @@ class HeaderReader {
   }
 
   const char *next_, *end_;
+  std::map<std::string, std::int64_t> checksums_;
 };
 
 inline std::string quoted(const std::string& text) {
@@ -230,10 +288,16 @@ inline std::string quoted(const std::string& text) {
 }
 
 inline std::string header_of(const std::vector<Array>& arrays) {
-  std::string header = "{";
+  std::string checksums = "{", comma_of_checksums;
+  for (const Array& array : arrays) {
+    std::uint32_t checksum = crc32(static_cast<const unsigned char*>(array.data()), array.nbytes());
+    checksums += comma_of_checksums + quoted(array.name()) + ":" + std::to_string(checksum);
+    comma_of_checksums = ",";
+  }
+  std::string header = "{\"__metadata__\":{\"tvmfun.crc32\":" + quoted(checksums + "}") + "}";
   std::size_t end = 0;
   for (const Array& array : arrays) {
-    header += (header.size() > 1 ? "," : "") + quoted(array.name()) + ":{\"dtype\":\"" +
+    header += "," + quoted(array.name()) + ":{\"dtype\":\"" +
               safetensors_name(array.dtype()) + "\",\"shape\":[";
     std::string comma;
     for (std::int64_t size : array.shape()) {
@@ -247,6 +311,78 @@ inline std::string header_of(const std::vector<Array>& arrays) {
   return header + std::string((8 - header.size() % 8) % 8, ' ');
 }
 
+/// A new file beside another one, locked while it is written, which replaces the other one when it is complete.
+class Replacement {
+ public:
+  explicit Replacement(const std::string& path) : path_(path) {
+    std::size_t slash = path.rfind('/') + 1;  // 0 without one
+    do {
+      close_and_remove();
+      name_ = path.substr(0, slash) + "." + path.substr(slash) + ".XXXXXX.partial";
+      file_ = mkstemps(&name_[0], 8);
+      if (file_ >= 0) {
+        flock(file_, LOCK_EX);
+      }
+      // tvmfun.checkpoints removes such files that are not locked, so this one may be gone.
+    } while (file_ >= 0 && access(name_.c_str(), F_OK) != 0);
+    struct stat status;
+    mode_t mask = umask(0);
+    umask(mask);
+    mode_t mode = stat(path.c_str(), &status) == 0 ? status.st_mode & 07777 : 0666 & ~mask;
+    if (file_ < 0 || fchmod(file_, mode) != 0) {
+      fail();
+    }
+  }
+
+  Replacement(const Replacement&) = delete;
+  Replacement& operator=(const Replacement&) = delete;
+  ~Replacement() { close_and_remove(); }
+
+  void write(const void* data, std::size_t size) {
+    const char* next = static_cast<const char*>(data);
+    while (size) {
+      ssize_t count = ::write(file_, next, size);
+      if (count < 0 && errno != EINTR) {
+        fail();
+      }
+      next += count > 0 ? count : 0;
+      size -= count > 0 ? static_cast<std::size_t>(count) : 0;
+    }
+  }
+
+  void finish() {
+    if (fsync(file_) != 0 || std::rename(name_.c_str(), path_.c_str()) != 0) {
+      fail();
+    }
+    close(file_);
+    file_ = -1;
+    std::size_t slash = path_.rfind('/');
+    int folder = open(slash == std::string::npos ? "." : path_.substr(0, slash + 1).c_str(), O_RDONLY | O_DIRECTORY);
+    if (folder >= 0) {
+      fsync(folder);  // the entry of the folder has to reach the disk, too
+      close(folder);
+    }
+  }
+
+ private:
+  [[noreturn]] void fail() {
+    std::string why = std::strerror(errno);
+    close_and_remove();
+    throw Error(TVMFUN_BAD_ARGUMENT, path_ + " cannot be written: " + why);
+  }
+
+  void close_and_remove() {
+    if (file_ >= 0) {
+      unlink(name_.c_str());
+      close(file_);
+      file_ = -1;
+    }
+  }
+
+  std::string path_, name_;
+  int file_ = -1;
+};
+
 }  // namespace detail
 
 /// Writes arrays to a file. It appears under its name when it is complete.
@@ -255,19 +391,17 @@ inline void save_safetensors(const std::string& path, std::vector<Array> arrays)
   std::stable_sort(arrays.begin(), arrays.end(), [](const Array& a, const Array& b) {
     return detail::itemsize(a.dtype()) > detail::itemsize(b.dtype());
   });
-  std::string header = detail::header_of(arrays), partial = path + ".partial";
-  std::ofstream file(partial, std::ios::binary);
+  std::string header = detail::header_of(arrays), length;
   for (int i = 0; i < 8; i++) {
-    file.put(static_cast<char>(static_cast<std::uint64_t>(header.size()) >> 8 * i));
+    length += static_cast<char>(static_cast<std::uint64_t>(header.size()) >> 8 * i);
   }
-  file << header;
+  detail::Replacement file(path);
+  file.write(length.data(), length.size());
+  file.write(header.data(), header.size());
   for (const Array& array : arrays) {
-    file.write(static_cast<const char*>(array.data()), static_cast<std::streamsize>(array.nbytes()));
+    file.write(array.data(), array.nbytes());
   }
-  file.close();
-  if (!file || std::rename(partial.c_str(), path.c_str()) != 0) {
-    throw Error(TVMFUN_BAD_ARGUMENT, path + " cannot be written");
-  }
+  file.finish();
 }
 
 /// Reads all arrays from a file that has exactly these names, with these shapes and dtypes. If one is missing or wrong,
@@ -283,9 +417,25 @@ inline void load_safetensors(const std::string& path, const std::vector<Array>& 
     throw damaged();
   }
   const char* text = reinterpret_cast<const char*>(content.data()) + 8;
-  auto entries = detail::HeaderReader(std::string(text, static_cast<std::size_t>(length))).read();
+  std::string header(text, static_cast<std::size_t>(length));
+  detail::HeaderReader reader(header);
+  auto entries = reader.read();
   const char* data = text + length;
   std::size_t size = content.size() - 8 - static_cast<std::size_t>(length);
+  std::vector<std::pair<std::int64_t, std::int64_t>> extents;
+  for (const auto& named : entries) {
+    const std::vector<std::int64_t>& offsets = named.second.offsets;
+    if (offsets.size() != 2 || offsets[1] < offsets[0]) {
+      throw damaged();
+    }
+    extents.emplace_back(offsets[0], offsets[1]);
+  }
+  std::sort(extents.begin(), extents.end());
+  for (std::size_t i = 1; i < extents.size(); i++) {
+    if (extents[i].first < extents[i - 1].second) {
+      throw damaged();
+    }
+  }
   for (const Array& array : arrays) {
     auto found = entries.find(array.name());
     if (found == entries.end()) {
@@ -298,9 +448,14 @@ inline void load_safetensors(const std::string& path, const std::vector<Array>& 
     if (entry.shape != array.shape()) {
       throw Error(TVMFUN_WRONG_SIZE, array.name() + " of " + path + " has another shape");
     }
-    if (entry.offsets.size() != 2 || static_cast<std::uint64_t>(entry.offsets[1]) > size ||
+    if (static_cast<std::uint64_t>(entry.offsets[1]) > size ||
         entry.offsets[1] - entry.offsets[0] != static_cast<std::int64_t>(array.nbytes())) {
       throw damaged();
+    }
+    auto checksum = reader.checksums().find(array.name());
+    const auto* bytes = reinterpret_cast<const unsigned char*>(data + entry.offsets[0]);
+    if (checksum != reader.checksums().end() && checksum->second != detail::crc32(bytes, array.nbytes())) {
+      throw Error(TVMFUN_DAMAGED_FILE, array.name() + " of " + path + " has another checksum than the file says");
     }
   }
   if (entries.size() != arrays.size()) {
