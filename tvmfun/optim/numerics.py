@@ -9,6 +9,7 @@ from tvmfun import dtypes, tree
 from tvmfun.core.array import Array
 from tvmfun.core.leaf import abstract
 from tvmfun.errors import ArgumentError, DtypeError
+from tvmfun.nn.functional.floats import floats
 from tvmfun.optim.base import Params, ScalarOrSchedule, Updates, map_updates, refuse_row_sparse
 from tvmfun.optim.tree import bias_correction
 from tvmfun.typing import ArrayLike, DTypeLike, Scalar
@@ -57,7 +58,7 @@ def global_norm(updates: Updates) -> Array:
     5.0
     """
     refuse_row_sparse("global_norm", updates)
-    return tnp.sqrt(sum(tnp.sum(tnp.square(leaf)) for leaf in tree.leaves(updates)))
+    return tnp.sqrt(sum(tnp.sum(tnp.square(floats(leaf))) for leaf in tree.leaves(updates)))
 
 
 def safe_norm(

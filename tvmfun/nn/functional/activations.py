@@ -9,6 +9,7 @@ import tvmfun.numpy as tnp
 from tvmfun import dtypes
 from tvmfun.core.array import Array
 from tvmfun.errors import ShapeError
+from tvmfun.nn.functional.floats import floats
 from tvmfun.ops import pointwise
 from tvmfun.transforms import custom_jvp
 from tvmfun.typing import ArrayLike
@@ -67,7 +68,7 @@ def sigmoid(x: ArrayLike) -> Array:
     >>> float(sigmoid(tnp.asarray(0.0)))
     0.5
     """
-    return pointwise.sigmoid(tnp.asarray(x))
+    return pointwise.sigmoid(floats(x))
 
 
 def tanh(x: ArrayLike) -> Array:
@@ -94,7 +95,7 @@ def gelu(x: ArrayLike, approximate: bool = True) -> Array:
     >>> f"{float(gelu(tnp.asarray(1.0), approximate=False)):.4f}"
     '0.8413'
     """
-    x = tnp.asarray(x)
+    x = floats(x)
     if approximate:
         return 0.5 * x * (1 + tnp.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * (x * x * x))))
     return 0.5 * x * (1 + pointwise.erf(x * math.sqrt(0.5)))
@@ -167,7 +168,7 @@ def elu(x: ArrayLike, alpha: Any = 1.0) -> Array:
     >>> elu(tnp.asarray([-1.0, 2.0]))
     Array([-0.63212055,  2.        ], dtype=float32)
     """
-    x = tnp.asarray(x)
+    x = floats(x)
     return tnp.where(x > 0, x, alpha * tnp.expm1(_not_positive(x)))
 
 
@@ -183,7 +184,7 @@ def celu(x: ArrayLike, alpha: Any = 1.0) -> Array:
     >>> celu(tnp.asarray([-1.0, 2.0]))
     Array([-0.63212055,  2.        ], dtype=float32)
     """
-    x = tnp.asarray(x)
+    x = floats(x)
     return tnp.where(x > 0, x, alpha * tnp.expm1(_not_positive(x) / alpha))
 
 
@@ -217,7 +218,7 @@ def silu(x: ArrayLike) -> Array:
     >>> f"{float(silu(tnp.asarray(1.0))):.4f}"
     '0.7311'
     """
-    x = tnp.asarray(x)
+    x = floats(x)
     return x * pointwise.sigmoid(x)
 
 
@@ -260,7 +261,7 @@ def log1mexp(x: ArrayLike) -> Array:
     >>> [f"{float(y):.3g}" for y in log1mexp(tnp.asarray([1e-10, 30.0]))]
     ['-23', '-9.36e-14']
     """
-    x = tnp.asarray(x)
+    x = floats(x)
     return _log1mexp(x if dtypes.is_float(x.dtype) else tnp.astype(x, dtypes.DEFAULT_FLOAT))
 
 
@@ -275,7 +276,7 @@ def mish(x: ArrayLike) -> Array:
     >>> f"{float(mish(tnp.asarray(1.0))):.4f}"
     '0.8651'
     """
-    x = tnp.asarray(x)
+    x = floats(x)
     return x * tnp.tanh(softplus(x))
 
 
@@ -300,7 +301,7 @@ def log_sigmoid(x: ArrayLike) -> Array:
     >>> log_sigmoid(tnp.asarray([1000.0, -1000.0]))
     Array([   -0., -1000.], dtype=float32)
     """
-    return -softplus(-tnp.asarray(x))
+    return -softplus(-floats(x))
 
 
 def soft_sign(x: ArrayLike) -> Array:
@@ -312,7 +313,7 @@ def soft_sign(x: ArrayLike) -> Array:
     >>> soft_sign(tnp.asarray([-1.0, 3.0]))
     Array([-0.5 ,  0.75], dtype=float32)
     """
-    x = tnp.asarray(x)
+    x = floats(x)
     return x / (1 + tnp.abs(x))
 
 
@@ -328,7 +329,7 @@ def squareplus(x: ArrayLike, b: Any = 4) -> Array:
     >>> float(squareplus(tnp.asarray(0.0)))
     1.0
     """
-    x = tnp.asarray(x)
+    x = floats(x)
     return 0.5 * (x + tnp.sqrt(x * x + b))
 
 
@@ -341,7 +342,7 @@ def sparse_plus(x: ArrayLike) -> Array:
     >>> sparse_plus(tnp.asarray([-2.0, 0.0, 2.0]))
     Array([0.  , 0.25, 2.  ], dtype=float32)
     """
-    x = tnp.asarray(x)
+    x = floats(x)
     return tnp.where(x >= 1, x, tnp.where(x <= -1, tnp.zeros_like(x), 0.25 * ((x + 1) * (x + 1))))
 
 
@@ -354,7 +355,7 @@ def sparse_sigmoid(x: ArrayLike) -> Array:
     >>> sparse_sigmoid(tnp.asarray([-2.0, 0.0, 2.0]))
     Array([0. , 0.5, 1. ], dtype=float32)
     """
-    return 0.5 * tnp.clip(tnp.asarray(x) + 1, 0, 2)
+    return 0.5 * tnp.clip(floats(x) + 1, 0, 2)
 
 
 def hard_sigmoid(x: ArrayLike) -> Array:
@@ -368,7 +369,7 @@ def hard_sigmoid(x: ArrayLike) -> Array:
     >>> hard_sigmoid(tnp.asarray([-4.0, 0.0, 4.0]))
     Array([0. , 0.5, 1. ], dtype=float32)
     """
-    return relu6(tnp.asarray(x) + 3) / 6
+    return relu6(floats(x) + 3) / 6
 
 
 def hard_swish(x: ArrayLike) -> Array:
@@ -382,7 +383,7 @@ def hard_swish(x: ArrayLike) -> Array:
     >>> hard_swish(tnp.asarray([-4.0, 0.0, 4.0]))
     Array([-0.,  0.,  4.], dtype=float32)
     """
-    x = tnp.asarray(x)
+    x = floats(x)
     return x * hard_sigmoid(x)
 
 
@@ -440,7 +441,7 @@ def tanhshrink(x: ArrayLike) -> Array:
     >>> float(tanhshrink(tnp.asarray(0.0)))
     0.0
     """
-    x = tnp.asarray(x)
+    x = floats(x)
     return x - tnp.tanh(x)
 
 

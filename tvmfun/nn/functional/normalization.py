@@ -10,6 +10,7 @@ from tvmfun import dtypes, lax
 from tvmfun.core import dims
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
+from tvmfun.nn.functional.floats import floats
 from tvmfun.numpy.promotion import at_least_float32
 from tvmfun.typing import ArrayLike, DType
 
@@ -37,7 +38,7 @@ def standardize(
     >>> standardize(tnp.asarray([1.0, 3.0]), epsilon=0.0)
     Array([-1.,  1.], dtype=float32)
     """
-    x = tnp.asarray(x)
+    x = floats(x)
     axes = axis if axis is None or isinstance(axis, int) else tuple(axis)
     wide = at_least_float32(x)
     centred = wide - (tnp.mean(wide, axis=axes, keepdims=True, where=where) if mean is None else mean)

@@ -10,6 +10,7 @@ import tvmfun.numpy as tnp
 from tvmfun import dtypes, lax
 from tvmfun.core.array import Array
 from tvmfun.errors import DtypeError, ShapeError
+from tvmfun.nn.functional.floats import floats
 from tvmfun.typing import ArrayLike, DTypeLike
 
 __all__ = ["log_softmax", "logmeanexp", "logsumexp", "one_hot", "softmax"]
@@ -73,7 +74,7 @@ def logsumexp(
     >>> logsumexp(tnp.asarray([1.0, 1.0]), b=tnp.asarray([1.0, -3.0]), return_sign=True)
     (Array(1.6931472, dtype=float32), Array(-1., dtype=float32))
     """
-    x, axes = _floats(x), _axes(axis)
+    x, axes = floats(x), _axes(axis)
     if b is not None:
         x, b = tnp.broadcast_arrays(x, tnp.asarray(b))
         where = (b != 0) if where is None else tnp.logical_and(b != 0, where)
@@ -103,7 +104,7 @@ def logmeanexp(x: ArrayLike, axis: Axis = None, where: ArrayLike | None = None, 
     >>> float(logmeanexp(tnp.asarray([1000.0, 1000.0])))
     1000.0
     """
-    x, axes = _floats(x), _axes(axis)
+    x, axes = floats(x), _axes(axis)
     counted = tnp.broadcast_to(True if where is None else tnp.asarray(where), x.shape)
     count = tnp.sum(tnp.astype(counted, x.dtype), axis=axes, keepdims=keepdims)
     return logsumexp(x, axis, keepdims=keepdims, where=where) - tnp.log(count)
@@ -141,11 +142,11 @@ def one_hot(labels: ArrayLike, num_classes: int, dtype: DTypeLike | None = None,
 
 def below_max(x: ArrayLike, axis: Axis, where: ArrayLike | None = None) -> Array:
     """The array less its maximum along axes, so that exponentials do not overflow; 0 where a mask is false."""
+    x = floats(x)
     if where is None:
-        x = tnp.asarray(x)
         is_empty = isinstance(x.size, int) and not x.size
         return x - maxima(x, axis, initial=-math.inf if is_empty else None)
-    x, where = _floats(x), tnp.asarray(where)
+    where = tnp.asarray(where)
     return tnp.where(where, x - maxima(tnp.where(where, x, -math.inf), axis, initial=-math.inf), 0)
 
 
@@ -172,8 +173,3 @@ def _sum(exponentials: Array, axis: Axis, where: ArrayLike | None) -> Array:
 
 def _axes(axis: Axis) -> int | tuple[int, ...] | None:
     return axis if axis is None or isinstance(axis, int) else tuple(axis)
-
-
-def _floats(x: ArrayLike) -> Array:
-    x = tnp.asarray(x)
-    return x if dtypes.is_float(x.dtype) else tnp.astype(x, dtypes.DEFAULT_FLOAT)

@@ -9,6 +9,7 @@ import tvmfun.numpy as tnp
 from tvmfun import dtypes
 from tvmfun.core.array import Array
 from tvmfun.errors import DtypeError, ShapeError
+from tvmfun.nn.functional.floats import floats
 from tvmfun.nn.functional.softmax import maxima
 from tvmfun.nn.losses.arguments import Reduction, are_classes, reduced
 from tvmfun.typing import ArrayLike
@@ -81,7 +82,7 @@ def mse_loss(predictions: ArrayLike, targets: ArrayLike, reduction: Reduction = 
     >>> mse_loss(tnp.asarray([1.0, 2.0]), tnp.asarray([1.0, 4.0]))
     Array(2., dtype=float32)
     """
-    predictions, targets = tnp.asarray(predictions), tnp.asarray(targets)
+    predictions, targets = floats(predictions), floats(targets)
     if predictions.shape != targets.shape:
         raise ShapeError(
             "mse_loss",
