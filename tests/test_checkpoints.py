@@ -284,6 +284,30 @@ def test_manager_keeps_the_last(tmp_path, background):
         manager.save(-1, {})
 
 
+def test_manager_leaves_files_of_others_alone(tmp_path):
+    with checkpoints.Manager(tmp_path, keep=2, background=False) as manager:
+        others = ["step_77.safetensors", "step_0000000x01.safetensors", "step_١٢.safetensors", "notes.txt"]
+        for name in others:
+            (tmp_path / name).write_bytes(b"")
+        abandoned = tmp_path / ".step_0000000001.safetensors.12345678.partial"
+        abandoned.write_bytes(b"")
+        for step in (np.int64(1), 2, 3):
+            manager.save(step, {"step": int(step)})
+        assert manager.steps() == [2, 3] and manager.load({"step": 0}) == {"step": 3}
+        assert all((tmp_path / name).exists() for name in others) and not abandoned.exists()
+        for wrong in (True, 1.0):
+            with pytest.raises(ArgumentError, match="the step must be a natural number"):
+                manager.save(wrong, {})
+
+
+def test_a_file_that_is_replaced_keeps_its_mode(tmp_path):
+    path = tmp_path / "state.safetensors"
+    checkpoints.save(path, {"x": 1})
+    path.chmod(0o600)
+    checkpoints.save(path, {"x": 2})
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
 def test_a_background_save_is_of_the_moment(tmp_path, monkeypatch):
     go, write = threading.Event(), checkpoints.manager.replace_file
 

@@ -53,6 +53,17 @@ def test_random_orders_are_those_of_static_sizes(least):
                 np.testing.assert_array_equal(got, expected)
 
 
+@pytest.mark.parametrize(
+    ("shape", "least", "offset"),
+    [((4, None), 3, -3), ((4, None), 5, 0), ((None, 4), 5, 0), ((4, None), 5, 1), ((None, None), 2, -1)],
+)
+def test_diagonals_of_matrices_with_a_dynamic_size(shape, least, offset):
+    n = Dim("n", min=least)
+    sizes = ({axis: n for axis, size in enumerate(shape) if size is None},)
+    x = lambda n: (floats(*(n if size is None else size for size in shape)),)
+    agrees(lambda x: tnp.diagonal(x, offset), x, sizes, sizes=(5, 6, 9))
+
+
 def test_numbers_of_numpy_beside_sizes():
     n = Dim("n", min=4)
     assert (np.int64(3) + n, np.int64(12) // n, np.int32(2) * n) == (n + 3, 12 // n, 2 * n)

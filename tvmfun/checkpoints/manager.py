@@ -9,6 +9,8 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tvmfun.checkpoints import trees
 from tvmfun.checkpoints.atomic import remove_abandoned, replace_file
 from tvmfun.checkpoints.trees import Snapshot
@@ -17,6 +19,10 @@ from tvmfun.executors import ThreadPool
 from tvmfun.typing import PyTree
 
 __all__ = ["Manager"]
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 class Manager:
@@ -47,7 +53,7 @@ class Manager:
     _SUFFIX = ".safetensors"
 
     def __init__(self, folder: str | os.PathLike[str], *, keep: int | None = 3, background: bool = True) -> None:
-        if keep is not None and (not isinstance(keep, int) or keep < 1):
+        if keep is not None and (not _is_integer(keep) or keep < 1):
             raise ArgumentError("Manager", "keep must be a positive integer or None", got=repr(keep))
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -72,8 +78,9 @@ class Manager:
             ArgumentError: if the step is not a natural number.
             OSError: if this or the last save could not be written.
         """
-        if not isinstance(step, int) or step < 0:
+        if not _is_integer(step) or step < 0:
             raise ArgumentError("Manager.save", "the step must be a natural number", got=repr(step))
+        step = int(step)
         with self._lock:
             self._wait()
             snapshot = Snapshot("Manager.save", tree, metadata, owned=self._background)

@@ -130,7 +130,7 @@ def diagonal(a: NestedArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1
     begin = offset if offset >= 0 else -offset * columns
     ends = (rows, columns - offset) if offset >= 0 else (rows + offset, columns)
     count = dims.maximum(0, dims.minimum(*ends))
-    if dims.is_dynamic(count):
+    if dims.is_dynamic((count, columns)):
         row, column = builtins.max(-offset, 0), builtins.max(offset, 0)
         a = moveaxis(a, (first, second), (-2, -1))
         return _main_diagonal(a[..., row : row + count, column : column + count])
