@@ -448,3 +448,12 @@ def test_a_number_is_not_a_path():
     for read in (checkpoints.read, lambda path: checkpoints.load(path, like={})):
         with pytest.raises(ArgumentError):
             read(np.int64(5))
+
+
+def test_changed_metadata_are_noticed(tmp_path):
+    path = tmp_path / "state.safetensors"
+    checkpoints.save(path, {"x": np.arange(3)}, metadata={"epoch": "1000"})
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"1000", b"0000"))
+    with pytest.raises(CheckpointError, match="metadata with another checksum"):
+        checkpoints.read(path)

@@ -99,6 +99,7 @@ FUNCTIONS = {
     "constants": lambda x: (x, tnp.ones(3), 2.0, x[0]),
     "counted loop": lambda x: lax.fori_loop(0, tnp.argmax(x[1]) + 2, lambda i, c: c * 2 + i, x),
     "gathers": lambda x: (x[[1, 0, -1]], x.at[[0, 9]].add(1.0), tnp.take_along_axis(x, tnp.argsort(x), 1), tnp.sort(x)),
+    "masks": lambda x: (tnp.where(x > 0, x > 1, x < -1), tnp.where(x[0] > 0, False, x > 0)),
     "the largest": lambda x: (lax.top_k(x, 2), lax.top_k(tnp.round(x), 3), lax.top_k(x > 0, 3)[1]),
     "loop until": lambda x: lax.while_loop(lambda c: tnp.sum(tnp.abs(c)) > 1, lambda c: c / 2, x),
     "nested scans": lambda x: lax.scan(

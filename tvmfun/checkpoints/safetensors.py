@@ -23,10 +23,11 @@ _DTYPE_NAMES = {
     dtypes.bfloat16: "BF16",
 }
 _DTYPES = {name: dtype for dtype, name in _DTYPE_NAMES.items()}
-# Names of entries in the metadata: the containers of the tree, and checksums.
+# Names of entries in the metadata: the containers of the tree, checksums of arrays, and one of the other metadata.
 CONTAINERS = "tvmfun.containers"
 _CHECKSUMS = "tvmfun.crc32"
-OWN_METADATA = (CONTAINERS, _CHECKSUMS)
+_CHECKSUM_OF_METADATA = "tvmfun.metadata_crc32"
+OWN_METADATA = (CONTAINERS, _CHECKSUMS, _CHECKSUM_OF_METADATA)
 _METADATA = "__metadata__"
 _LARGEST_HEADER = 100_000_000
 # NumPy's limits: at most 64 axes, and elements of up to eight bytes need 64-bit addresses.
@@ -45,13 +46,19 @@ def write_arrays(file: IO[bytes], arrays: Mapping[str, np.ndarray], metadata: Ma
 
 def _header(arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> bytes:
     checksums = {name: zlib.crc32(_bytes_of(array)) for name, array in arrays.items()}
-    header: dict[str, Any] = {_METADATA: {**metadata, _CHECKSUMS: json.dumps(checksums)}}
+    own = {_CHECKSUMS: json.dumps(checksums), _CHECKSUM_OF_METADATA: _checksum_of(metadata)}
+    header: dict[str, Any] = {_METADATA: {**metadata, **own}}
     end = 0
     for name, array in arrays.items():
         start, end = end, end + array.nbytes
         header[name] = {"dtype": _DTYPE_NAMES[array.dtype], "shape": array.shape, "data_offsets": (start, end)}
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     return text + b" " * (-len(text) % 8)
+
+
+def _checksum_of(metadata: Mapping[str, str]) -> str:
+    others = sorted((key, value) for key, value in metadata.items() if key not in (_CHECKSUMS, _CHECKSUM_OF_METADATA))
+    return str(zlib.crc32(json.dumps(others).encode()))
 
 
 def _bytes_of(array: np.ndarray) -> memoryview:
@@ -77,6 +84,9 @@ class Reader:
             for dtype, shape, _, _ in tensors.values():
                 _check_size(dtype, shape)
             self.metadata = {str(key): str(value) for key, value in strings.items()}
+            checksum = self.metadata.pop(_CHECKSUM_OF_METADATA, None)
+            if checksum is not None and checksum != _checksum_of(self.metadata):
+                raise ValueError("metadata with another checksum than the file says")
             self.containers = json.loads(self.metadata.pop(CONTAINERS, "null"))
             self._checksums = dict(json.loads(self.metadata.pop(_CHECKSUMS, "{}")))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:

@@ -42,7 +42,6 @@ _SAME = {
     "subtract": "Sub",
     "tan": "Tan",
     "tanh": "Tanh",
-    "where": "Where",
 }
 
 
@@ -52,6 +51,13 @@ def _same(operator: str) -> Callable:
 
 for _name, _operator in _SAME.items():
     spells(_name)(_same(_operator))
+
+
+@spells("where")
+def _where(b: Builder, condition: Value, x: Value, y: Value) -> str:
+    if x.dtype == dtypes.bool_:  # for which onnxruntime has no kernel
+        return b("Or", b("And", condition, x), b("And", b("Not", condition), y))
+    return b("Where", condition, x, y)
 
 
 def _comparison(operator: str) -> Callable:
