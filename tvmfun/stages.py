@@ -223,10 +223,10 @@ class Compiled(Immutable):
                 ``{"kind": "cuda", "arch": "sm_90a"}``.
             values: initial values for arguments, by name, to be stored in the library.
             compiler: the command of a C compiler, such as ``"gcc"``; by default ``CC``, or a compiler that is found
-                for the
-                architecture.
+                for the architecture.
 
         Raises:
+            ArgumentError: if the targets are no list, or the values no dict.
             ExportError: without a C compiler; for a GPU, without a compiler of CUDA or with dynamic sizes.
             TreeError: if an initial value has another structure than its argument.
             OSError: if the file cannot be written.
@@ -236,6 +236,11 @@ class Compiled(Immutable):
         >>> compiled = tvmfun.jit(lambda x: 2 * x).lower(x).compile()
         >>> compiled.export("twice.so", targets=["x86-64-v4", "x86-64-v3", "x86-64-v2"])  # doctest: +SKIP
         """
+        if isinstance(targets, str | Mapping):
+            raise ArgumentError("export", "the targets are a list", got=repr(targets), hint=f"targets=[{targets!r}]")
+        if values is not None and not isinstance(values, Mapping):
+            hint = "values={'params': params}"
+            raise ArgumentError("export", "the values are a dict by argument", got=type(values).__name__, hint=hint)
         chosen = [self.target] if targets is None else targets
         with using(self._tuning):
             positions = input_positions(self.program, self.donated)

@@ -202,6 +202,8 @@ def test_states_of_others(tmp_path):
         (state._replace(size=6), r"of 5 examples, got 6\. Try the data it was saved with"),
         (state._replace(key=(0, 8)), r"of the key \[0, 7\], got \[0, 8\]\. Try the key it was saved with"),
         (state._replace(key=()), r"of the key \[0, 7\], got None"),
+        (state._replace(taken=2.5), "must have an integer as taken, got 2.5"),
+        (state._replace(taken="3"), "must have an integer as taken"),
         (state._replace(taken=5), "must be a position in the source, got State"),
         (state._replace(epoch=-1), "must be a position in the source"),
         (TextSource(tmp_path / "a").state, "must have the fields epoch, taken, size, key, got TextState"),

@@ -11,10 +11,18 @@ from support.exported import aligned
 
 import tvmfun
 import tvmfun.numpy as tnp
-from tvmfun.errors import ExportError, TreeError
+from tvmfun.errors import ArgumentError, ExportError, TreeError
 from tvmfun.export import load, loader
 
 X = np.arange(64, dtype="float32")
+
+
+def test_lists_and_dicts_are_asked_for(tmp_path):
+    compiled = tvmfun.jit(lambda x: x).lower(X).compile()
+    with pytest.raises(ArgumentError, match=r"the targets are a list.* Try targets=\['x86-64-v3'\]"):
+        compiled.export(tmp_path / "f.so", targets="x86-64-v3")
+    with pytest.raises(ArgumentError, match="the values are a dict by argument, got int"):
+        compiled.export(tmp_path / "f.so", values=3)
 
 
 def function(x, y, scale):

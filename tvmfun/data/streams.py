@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from queue import SimpleQueue
 from typing import Any
 
+import numpy as np
+
 from tvmfun.data.sources import positive
 from tvmfun.errors import ArgumentError, DataError
 from tvmfun.typing import PyTree
@@ -44,8 +46,11 @@ def with_fields(state: Any, own: Any) -> Any:
 
 
 def same_origin(state: Any, own: Any, size: str) -> Any:
-    """Checks that a state has the size of the data and the key of ``own``."""
+    """Checks that a state has integers, the size of the data and the key of ``own``."""
     result = with_fields(state, own)
+    for name, value, wanted in zip(own._fields, result, own, strict=True):
+        if isinstance(wanted, int) and (np.ndim(value) or np.asarray(value).dtype.kind not in "iu"):
+            raise DataError("restore", f"the state must have an integer as {name}", got=repr(value))
     if result.size != own.size:
         what, hint = f"the state must be of {own.size} {size}", "the data it was saved with"
         raise DataError("restore", what, got=str(result.size), hint=hint)

@@ -47,25 +47,26 @@ def permutation(key: Key, x: ArrayLike, axis: int = 0, independent: bool = False
     if not -array.ndim <= axis < array.ndim:
         raise ShapeError("permutation", f"there is no axis {axis}", got=repr(array.aval))
     size = array.size if independent else array.shape[axis]
-    order = None
-    for least in _ROUNDS:
+    if dims.always_le(size, 1):
+        return array
+    state, rounds = array, _ROUNDS
+    if not independent:  # the order of the slices; that of a single one is what it is
+        key, subkey = split(key)
+        state, rounds = tnp.argsort(bits(subkey, (size,))), _ROUNDS[1:]
+    along = axis if independent else 0
+
+    def shuffled(state: Array, subkey: Array) -> Array:
+        return tnp.take_along_axis(state, tnp.argsort(bits(subkey, state.shape), axis=along), along)
+
+    for least in rounds:
         if dims.always_le(size, least - 1):
             break
         key, subkey = split(key)
-
-        def shuffled(array: Array, order: Array | None, subkey: Array = subkey) -> tuple[Array, Array | None]:
-            if independent:
-                positions = tnp.argsort(bits(subkey, array.shape), axis=axis)
-                return tnp.take_along_axis(array, positions, axis), None
-            positions = tnp.argsort(bits(subkey, (size,)))
-            return array, positions if order is None else tnp.take(order, positions)
-
-        is_certain = dims.always_le(least, size) or (order is None and not independent)  # of one element, it is kept
-        if is_certain:
-            array, order = shuffled(array, order)
+        if dims.always_le(least, size):
+            state = shuffled(state, subkey)
         else:  # the number of rounds depends on the call
-            array, order = lax.cond(tnp.asarray(size) >= least, shuffled, lambda *kept: kept, array, order)
-    return array if order is None else tnp.take(array, order, axis)
+            state = lax.cond(tnp.asarray(size) >= least, shuffled, lambda state, subkey: state, state, subkey)
+    return state if independent else tnp.take(array, state, axis)
 
 
 def _rounds(size: int) -> int:
