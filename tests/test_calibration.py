@@ -16,10 +16,10 @@ from tvmfun.calibration import PAIRS, Trial, calibrate
 from tvmfun.lower import settings as stored
 from tvmfun.lower import target as targets
 from tvmfun.lower.machine import Machine, description
-from tvmfun.lower.settings import Settings
+from tvmfun.lower.settings import ScheduleSettings
 
-DEFAULT = Settings()
-OTHER = Settings(panel_level=1, serial_work=1 << 13, tasks_per_core=2, winograd_channels=128)
+DEFAULT = ScheduleSettings()
+OTHER = ScheduleSettings(panel_level=1, serial_work=1 << 13, tasks_per_core=2, winograd_channels=128)
 
 
 def search(seconds, noise=lambda rng: 1.0, start=DEFAULT, cores=2, seed=0):
@@ -58,7 +58,7 @@ def test_the_fastest_value_is_found(name, best):
 
 def test_all_settings_at_once():
     seconds = lambda settings: np.prod([away(name, value)(settings) for name, value in OTHER._asdict().items()])
-    assert search(seconds, start=Settings(panel_level=2))[0] == OTHER
+    assert search(seconds, start=ScheduleSettings(panel_level=2))[0] == OTHER
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -202,7 +202,7 @@ def test_compiled_functions_are_kept_by_their_settings():
     assert lowered.compile().executable is derived.executable
 
 
-@pytest.mark.parametrize("settings", [OTHER, Settings(2, 1, 64, 16)], ids=["one", "another"])
+@pytest.mark.parametrize("settings", [OTHER, ScheduleSettings(2, 1, 64, 16)], ids=["one", "another"])
 @pytest.mark.parametrize("shape", [(37, 300, 129), (130, 1, 77), (0, 5, 3), (64, 700, 64)])
 def test_results_are_right_with_any_settings(shape, settings):
     m, k, n = shape
@@ -213,7 +213,7 @@ def test_results_are_right_with_any_settings(shape, settings):
     np.testing.assert_allclose(product(a, b), np.exp(-((a.astype(float) @ b) ** 2)), atol=1e-4)
 
 
-@pytest.mark.parametrize("settings", [OTHER, Settings(winograd_channels=16)], ids=["direct", "Winograd"])
+@pytest.mark.parametrize("settings", [OTHER, ScheduleSettings(winograd_channels=16)], ids=["direct", "Winograd"])
 def test_convolutions_are_right_with_any_settings(settings):
     rng = np.random.default_rng(2)
     x, kernel = rng.normal(size=(2, 16, 16, 32)).astype("float32"), rng.normal(size=(3, 3, 32, 32)).astype("float32")

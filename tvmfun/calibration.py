@@ -20,7 +20,7 @@ from tvmfun.jit import jit
 from tvmfun.lower import settings as stored
 from tvmfun.lower import target as targets
 from tvmfun.lower.machine import Machine, description
-from tvmfun.lower.settings import Settings
+from tvmfun.lower.settings import ScheduleSettings
 
 # A setting is changed if the median of the ratios is at least this, and three ratios of four are gains.
 GAIN = 1.05
@@ -37,7 +37,7 @@ class Probe(NamedTuple):
 
 
 #: The times of a probe with two settings, taken in turns.
-Measure: TypeAlias = Callable[[Probe, Settings, Settings], Sequence[tuple[float, float]]]
+Measure: TypeAlias = Callable[[Probe, ScheduleSettings, ScheduleSettings], Sequence[tuple[float, float]]]
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Trial:
         return f"{self.name:20}{self.value:>8} -> {self.other:<8}{self.ratio:6.2f} times as fast, {verdict}"
 
 
-def calibrate(start: Settings, measure: Measure, cores: int) -> Iterator[Trial | Settings]:
+def calibrate(start: ScheduleSettings, measure: Measure, cores: int) -> Iterator[Trial | ScheduleSettings]:
     """Yields progress messages, and finally the settings to use.
 
     Each setting changes step by step while the next value is clearly faster.
@@ -92,7 +92,7 @@ def calibrate(start: Settings, measure: Measure, cores: int) -> Iterator[Trial |
     yield settings
 
 
-def run(write: Callable[[str], None]) -> Settings:
+def run(write: Callable[[str], None]) -> ScheduleSettings:
     """Measures on this machine, and keeps the result on disk.
 
     Args:
@@ -113,7 +113,7 @@ def run(write: Callable[[str], None]) -> Settings:
     return settings
 
 
-def times(probe: Probe, first: Settings, second: Settings) -> list[tuple[float, float]]:
+def times(probe: Probe, first: ScheduleSettings, second: ScheduleSettings) -> list[tuple[float, float]]:
     """Returns the times of a probe compiled with two settings, in pairs."""
     calls = []
     for settings in (first, second):
@@ -164,7 +164,7 @@ class _Choice:
     """A setting.
 
     Args:
-        name: the field of :class:`Settings`.
+        name: the field of :class:`ScheduleSettings`.
         directions: the values to try after a value, in order; the second list if no value of the first was better.
         probes: the probes to time with two values.
         is_parallel: whether it matters with several threads only.

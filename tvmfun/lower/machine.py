@@ -15,7 +15,7 @@ from typing import NamedTuple
 import tvm
 from tvm.target import Target
 
-from tvmfun.lower.settings import DEFAULT, Settings, derived, measured
+from tvmfun.lower.settings import DEFAULT, ScheduleSettings, derived, measured
 from tvmfun.manifest.entries import package_version
 
 # Features that determine the width of vectors, and instructions for products of narrow numbers.
@@ -137,7 +137,7 @@ class Machine:
     cores: int
     features: frozenset[str] = frozenset()
     caches: tuple[Cache, ...] = (Cache(1, _UNKNOWN[0]), Cache(2, _UNKNOWN[1]))
-    settings: Settings = DEFAULT
+    settings: ScheduleSettings = DEFAULT
 
     @classmethod
     def of(cls, target: Target) -> Machine:
@@ -182,7 +182,7 @@ def is_here(target: Target) -> bool:
 
 
 @cache
-def _machine(text: str, here: bool, chosen: Settings | None) -> Machine:
+def _machine(text: str, here: bool, chosen: ScheduleSettings | None) -> Machine:
     """The machine of a target, given as text; cached, because LLVM takes long to name its features."""
     target = Target(text)
     cores = int(target.attrs.get("num-cores", 0)) or os.cpu_count() or 1

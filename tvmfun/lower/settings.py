@@ -28,7 +28,7 @@ _FAR_BYTES = 1 << 20
 LARGE_BYTES = 2 << 20
 
 
-class Settings(NamedTuple):
+class ScheduleSettings(NamedTuple):
     """The numbers that schedules depend on and that suit one machine better than another.
 
     Args:
@@ -47,10 +47,10 @@ class Settings(NamedTuple):
         return ", ".join(f"{name} {value}" for name, value in self._asdict().items())
 
 
-DEFAULT = Settings()
+DEFAULT = ScheduleSettings()
 
 
-def derived(registers: int, near: int, far: int) -> Settings:
+def derived(registers: int, near: int, far: int) -> ScheduleSettings:
     """Returns the settings for a machine without measurements.
 
     Args:
@@ -61,20 +61,20 @@ def derived(registers: int, near: int, far: int) -> Settings:
     needed = LARGE_BYTES if near > _NEAR_BYTES else _FAR_BYTES
     if registers < MANY_REGISTERS:
         needed = _SMALL_BYTES
-    return Settings(panel_level=2 if far >= needed else 1)
+    return ScheduleSettings(panel_level=2 if far >= needed else 1)
 
 
 class _Active(local):
     """The settings that a calibration is trying in a thread, if any."""
 
-    settings: Settings | None = None
+    settings: ScheduleSettings | None = None
 
 
 _ACTIVE = _Active()
 
 
 @contextmanager
-def using(settings: Settings) -> Iterator[None]:
+def using(settings: ScheduleSettings) -> Iterator[None]:
     """Compiles for this machine with these settings in the context."""
     before = _ACTIVE.settings
     _ACTIVE.settings = settings
@@ -84,7 +84,7 @@ def using(settings: Settings) -> Iterator[None]:
         _ACTIVE.settings = before
 
 
-def measured(machine: str) -> Settings | None:
+def measured(machine: str) -> ScheduleSettings | None:
     """Returns the settings that were measured on this machine; None if there are none, or they are disabled.
 
     Args:
@@ -102,7 +102,7 @@ def measured(machine: str) -> Settings | None:
     return None if wanted == "0" or directory is None else _stored(machine, directory)
 
 
-def store(machine: str, settings: Settings) -> Path | None:
+def store(machine: str, settings: ScheduleSettings) -> Path | None:
     """Writes settings for this machine, and returns the file; None if there is no directory that can be trusted."""
     name, directory = _name(machine), disk_cache.cache_directory()
     if directory is None:
@@ -114,17 +114,21 @@ def store(machine: str, settings: Settings) -> Path | None:
 
 
 @cache
-def _stored(machine: str, directory: Path) -> Settings | None:
+def _stored(machine: str, directory: Path) -> ScheduleSettings | None:
     """The settings in a directory; each process reads them once."""
     content = disk_cache.load_bytes(_name(machine))
     try:
         values = json.loads(content or b"null")
     except ValueError:
         return None
-    if not isinstance(values, dict) or values.pop("machine", None) != machine or values.keys() != {*Settings._fields}:
+    if (
+        not isinstance(values, dict)
+        or values.pop("machine", None) != machine
+        or values.keys() != {*ScheduleSettings._fields}
+    ):
         return None
     is_valid = all(type(value) is int and value > 0 for value in values.values()) and values["panel_level"] <= 2
-    return Settings(**values) if is_valid else None
+    return ScheduleSettings(**values) if is_valid else None
 
 
 def _name(machine: str) -> str:

@@ -86,6 +86,19 @@ def _quantile(
     ignore_nan: bool,
     percent: bool,
 ) -> Array:
+    """The quantiles of the elements along axes, which are sorted; the axes of ``q`` come first in the result.
+
+    Args:
+        name: the function, for errors.
+        x: the array; integers become floats.
+        q: a probability, or an array of them.
+        axis: the axes; None for all.
+        method: how to choose between two neighbours; one of ``_QUANTILE_METHODS``.
+        keepdims: whether the axes stay, with size 1.
+        weights: of the elements, for the method ``"inverted_cdf"``.
+        ignore_nan: whether NaN counts as no element; otherwise it makes the result NaN.
+        percent: whether ``q`` is in percent.
+    """
     if method not in _QUANTILE_METHODS:
         raise ArgumentError(name, f"the method is one of {', '.join(_QUANTILE_METHODS)}", got=repr(method))
     x = asarray(x)
@@ -129,18 +142,22 @@ def _quantile(
     elif method == "higher":
         result = above
     else:
-        share = x.dtype.type(0.5) if method == "midpoint" else weight
-        between = add(below, multiply(share, subtract(above, below)))
-        # Shares of infinities are infinite; the difference of one from a number would make NaN of them.
-        # Equal numbers keep their shares of the derivative.
-        shares = add(multiply(below, 1 - share), multiply(above, share))
-        is_infinite = logical_or(isinf(below), isinf(above))
-        result = where(is_infinite, where(equal(below, above), below, shares), between)
+        result = _interpolated(below, above, x.dtype.type(0.5) if method == "midpoint" else weight)
     if not ignore_nan:
         result = where(isnan(rows[..., -1:]), math.nan, result)
     if keepdims:
         shape = tuple(1 if i in axes else size for i, size in enumerate(x.shape))
     return reshape(moveaxis(result, -1, 0), (*q.shape, *shape))
+
+
+def _interpolated(below: Array, above: Array, share: Any) -> Array:
+    """``below + share * (above - below)``."""
+    between = add(below, multiply(share, subtract(above, below)))
+    # Shares of infinities are infinite; the difference of one from a number would make NaN of them.
+    # Equal numbers keep their shares of the derivative.
+    shares = add(multiply(below, 1 - share), multiply(above, share))
+    is_infinite = logical_or(isinf(below), isinf(above))
+    return where(is_infinite, where(equal(below, above), below, shares), between)
 
 
 def _inverted_cdf(

@@ -52,7 +52,7 @@ ATTRIBUTE = "tvmfun.attention"
 
 
 @dataclass(frozen=True)
-class Settings:
+class AttentionParams:
     """The parameters of an attention.
 
     Args:
@@ -81,7 +81,7 @@ class Settings:
         return json.dumps(asdict(self))
 
     @classmethod
-    def of_text(cls, text: str) -> Settings:
+    def of_text(cls, text: str) -> AttentionParams:
         """The inverse of :attr:`text`."""
         values = json.loads(text)
         window = values["window"] and tuple(values["window"])
@@ -125,7 +125,7 @@ _KINDS: dict[str, Callable[[np.dtype], bool]] = {
 }
 
 
-def _check_settings(name: str, settings: Settings) -> None:
+def _check_settings(name: str, settings: AttentionParams) -> None:
     if settings.optional != tuple(option for option in OPTIONAL if option in settings.optional):
         what = f"optional arguments are {', '.join(OPTIONAL)}, in this order"
         raise ArgumentError(name, what, got=str(settings.optional))
@@ -135,7 +135,7 @@ def _check_settings(name: str, settings: Settings) -> None:
         raise ArgumentError(name, "dropout needs a key or its bits, not both", got=str(settings.optional))
 
 
-def _check(name: str, settings: Settings, avals: Sequence[ShapeDtype]) -> None:
+def _check(name: str, settings: AttentionParams, avals: Sequence[ShapeDtype]) -> None:
     _check_settings(name, settings)
     if len(avals) != settings.required + len(settings.optional):
         what = f"there must be {settings.required} arguments and {len(settings.optional)} optional ones"
@@ -197,7 +197,7 @@ def _attention_shape(
     precision: Literal["tensorfloat32"] | None = None,
     narrow: bool = False,
 ) -> tuple[ShapeDtype, ShapeDtype]:
-    _check("attention", Settings(False, optional, causal, window, rate, scale, precision, narrow), avals)
+    _check("attention", AttentionParams(False, optional, causal, window, rate, scale, precision, narrow), avals)
     batch, length, heads, _ = avals[0].shape
     dtype = avals[0].dtype if narrow else _wide(avals[0])
     return ShapeDtype(avals[0].shape, dtype), ShapeDtype((batch, heads, length), _wide(avals[0]))
@@ -213,7 +213,9 @@ def _gradients_shape(
     precision: Literal["tensorfloat32"] | None = None,
     narrow: bool = False,
 ) -> tuple[ShapeDtype, ShapeDtype, ShapeDtype]:
-    _check("attention_gradients", Settings(True, optional, causal, window, rate, scale, precision, narrow), avals)
+    _check(
+        "attention_gradients", AttentionParams(True, optional, causal, window, rate, scale, precision, narrow), avals
+    )
     return tuple(ShapeDtype(aval.shape, aval.dtype if narrow else _wide(aval)) for aval in avals[:3])  # type: ignore[return-value]
 
 
@@ -223,7 +225,7 @@ def _gradients_shape(
 class _Loops:
     """The statements that both ops consist of, for buffers of their arguments."""
 
-    def __init__(self, settings: Settings, sources: Sequence[tirx.Buffer], avals: Sequence[ShapeDtype]) -> None:
+    def __init__(self, settings: AttentionParams, sources: Sequence[tirx.Buffer], avals: Sequence[ShapeDtype]) -> None:
         self.settings, self.avals = settings, avals
         self.query, self.key, self.value, *self.others = sources
         self.options = settings.named(sources)
@@ -300,7 +302,7 @@ def _is_kept(keys: tirx.Buffer, pair: Sequence[Any], shape: Sequence[Any], rate:
 
 
 def _attention(*avals: ShapeDtype, **params: Any) -> tirx.PrimFunc:
-    settings = Settings(False, **params)
+    settings = AttentionParams(False, **params)
 
     def write(sources, results):
         loops = _Loops(settings, sources, avals)
@@ -339,7 +341,7 @@ def _attention(*avals: ShapeDtype, **params: Any) -> tirx.PrimFunc:
 
 
 def _gradients(*avals: ShapeDtype, **params: Any) -> tirx.PrimFunc:
-    settings = Settings(True, **params)
+    settings = AttentionParams(True, **params)
 
     def write(sources, results):
         loops = _Loops(settings, sources, avals)
@@ -438,7 +440,9 @@ def _bits_batch(batched: Sequence[bool], keys: Array, *, shape: tuple[int, ...],
 # -- batching ----------------------------------------------------------------------------------------------------------
 
 
-def _batch(op: Callable, batched: Sequence[bool], args: Sequence[Array], settings: Settings, params: dict) -> tuple:
+def _batch(
+    op: Callable, batched: Sequence[bool], args: Sequence[Array], settings: AttentionParams, params: dict
+) -> tuple:
     """Batching: the batch axis becomes part of the axis of examples."""
     size = next(x.shape[0] for x, flag in zip(args, batched, strict=True) if flag)
     examples = args[0].shape[1 if batched[0] else 0]
@@ -459,11 +463,11 @@ def _batch(op: Callable, batched: Sequence[bool], args: Sequence[Array], setting
 
 
 def _attention_batch(batched: Sequence[bool], *args: Array, **params: Any) -> tuple:
-    return _batch(attention, batched, args, Settings(False, **params), params)
+    return _batch(attention, batched, args, AttentionParams(False, **params), params)
 
 
 def _gradients_batch(batched: Sequence[bool], *args: Array, **params: Any) -> tuple:
-    return _batch(attention_gradients, batched, args, Settings(True, **params), params)
+    return _batch(attention_gradients, batched, args, AttentionParams(True, **params), params)
 
 
 def _flops(products: int) -> Callable:

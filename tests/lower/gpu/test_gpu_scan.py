@@ -12,7 +12,7 @@ from tvmfun import ShapeDtype, dtypes, errors, lax
 from tvmfun.core.op import REGISTRY
 from tvmfun.lower import target as targets
 from tvmfun.lower.codegen.cuda import compilers
-from tvmfun.lower.schedule.gpu.scan_kernels import Tiling
+from tvmfun.lower.schedule.gpu.scan_kernels import ScanTiling
 from tvmfun.ops.cumulative import Scan
 
 OPS = {
@@ -185,7 +185,7 @@ def test_the_number_of_launches(monkeypatch):
 @pytest.mark.parametrize("outer", [1, 9, 5000])
 def test_chunks_cover_the_axis(outer, length):
     for inner in (1, 3, 64):
-        cut = Tiling(Scan("cumsum", 1, False), outer, length, inner, "float32")
+        cut = ScanTiling(Scan("cumsum", 1, False), outer, length, inner, "float32")
         assert cut.chunk * (cut.chunks - 1) < length <= cut.chunk * cut.chunks
         assert cut.by_column or cut.chunk % cut.team == 0
         assert cut.threads % cut.team == 0 and cut.threads % 32 == 0

@@ -22,7 +22,7 @@ from tvmfun.export import features, load
 from tvmfun.lower import machine
 from tvmfun.lower import target as targets
 from tvmfun.lower.rewrite import split_products
-from tvmfun.lower.settings import Settings, using
+from tvmfun.lower.settings import ScheduleSettings, using
 
 BFLOAT16 = "bfloat16"
 XEON = target("graniterapids")
@@ -110,7 +110,7 @@ def test_a_block_of_terms_has_at_least_those_of_one_instruction(amx, monkeypatch
     )
     rng = np.random.default_rng(0)
     x, y = rng.integers(-128, 128, (200, 150)).astype("int8"), rng.integers(-128, 128, (150, 400)).astype("int8")
-    with using(Settings(panel_level=1)):
+    with using(ScheduleSettings(panel_level=1)):
         result = tvmfun.jit(lambda x, y: tnp.matmul(x.astype("int32"), y.astype("int32")))(x, y)
     np.testing.assert_array_equal(result, x.astype("int32") @ y.astype("int32"))
 

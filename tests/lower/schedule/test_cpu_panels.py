@@ -22,7 +22,7 @@ from tvmfun.lower.schedule.cpu.contraction_nest import loops_of
 from tvmfun.lower.schedule.cpu.far_operands import PackedRowsLoops
 from tvmfun.lower.schedule.cpu.rules import _prepare, schedule
 from tvmfun.lower.schedule.stages import parse
-from tvmfun.lower.settings import Settings, using
+from tvmfun.lower.settings import ScheduleSettings, using
 from tvmfun.lower.tir.micro_kernels.products import TileProduct
 
 
@@ -183,7 +183,7 @@ def deep_panels(monkeypatch):
     )
     for name in small:
         monkeypatch.setattr(f"tvmfun.lower.schedule.cpu.{name}", 0)
-    with using(Settings(panel_level=2)):
+    with using(ScheduleSettings(panel_level=2)):
         yield
 
 

@@ -13,7 +13,7 @@ import tvmfun.numpy as tnp
 from tvmfun import Dim, ShapeDtype, lax
 from tvmfun.lower import machine, target
 from tvmfun.lower.schedule.cpu import emit
-from tvmfun.lower.settings import Settings, using
+from tvmfun.lower.settings import ScheduleSettings, using
 
 CACHES = {1: 48 << 10, 2: 96 << 10, 3: 1 << 20}
 
@@ -34,7 +34,7 @@ def kinds(request, monkeypatch):
     monkeypatch.setattr("tvmfun.lower.schedule.cpu.contraction.LARGE_BYTES", CACHES[2])
     monkeypatch.setattr(machine, "_machine", machine._machine.__wrapped__)
     monkeypatch.setattr(machine.Machine, "cache_bytes", lambda self, level: CACHES[level])
-    with using(Settings(panel_level=2, serial_work=request.param)):
+    with using(ScheduleSettings(panel_level=2, serial_work=request.param)):
         yield built
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tvmfun.core import dims
 from tvmfun.core.program import Atom, Equation, Program, Variable
 from tvmfun.lower.rewrite.equations import with_inner
-from tvmfun.ops.attention import WORD, Settings, attention, attention_gradients, dropout_bits
+from tvmfun.ops.attention import WORD, AttentionParams, attention, attention_gradients, dropout_bits
 
 
 class _Draws(NamedTuple):
@@ -55,7 +55,7 @@ def _draws(equation: Equation) -> _Draws | None:
     """The arguments of the bits that an attention should read; None if it should read none."""
     if equation.op not in (attention, attention_gradients):
         return None
-    settings = Settings(equation.op is attention_gradients, **equation.params)
+    settings = AttentionParams(equation.op is attention_gradients, **equation.params)
     query, key = (atom.aval.shape for atom in equation.inputs[:2])
     shape = (query[0], query[2], query[1], key[1])
     if not settings.rate or "dropout_key" not in settings.optional or dims.is_dynamic(shape):

@@ -15,8 +15,8 @@ from tvmfun.lower.schedule.gpu import tiles, vectors
 from tvmfun.lower.schedule.gpu.attention_kernels import (
     ARGUMENTS,
     RESULTS,
+    AttentionTiling,
     Sizes,
-    Tiling,
     device_function,
     examples_per_key,
 )
@@ -28,7 +28,7 @@ from tvmfun.lower.schedule.gpu.warpgroups import Warpgroups
 from tvmfun.lower.target import number
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Expr
-from tvmfun.ops.attention import ATTRIBUTE, WIDEST_HEAD, Settings
+from tvmfun.ops.attention import ATTRIBUTE, WIDEST_HEAD, AttentionParams
 from tvmfun.ops.dot import TENSORFLOAT32
 
 # Shapes of tiles: the 16-row tiles of a warp, the warps, and the columns. The first shape that fits shared memory is
@@ -55,7 +55,7 @@ def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | None:
     arch = str(target.attrs.get("arch", ""))
     if text is None or number(arch) < 80:
         return None
-    settings = Settings.of_text(str(text))
+    settings = AttentionParams.of_text(str(text))
     # A dynamic batch size is a parameter, too.
     buffers = [parameter for parameter in function.params if not isinstance(parameter.ty, ir.PrimType)]
     query, key, *_ = buffers
@@ -77,7 +77,7 @@ def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | None:
     return function.with_attr(tiles.UNITS, f"{kernels.instruction} {format}")
 
 
-def tiling(kind: str, format: str, width: int, arch: str, is_plain: bool = True) -> Tiling:
+def tiling(kind: str, format: str, width: int, arch: str, is_plain: bool = True) -> AttentionTiling:
     """The division of a kernel into blocks: the largest tiles whose shared memory fits.
 
     Args:
@@ -90,13 +90,13 @@ def tiling(kind: str, format: str, width: int, arch: str, is_plain: bool = True)
     held = 1 if kind == "forward" else 2
     # Heads are padded with zeros to 64 elements. For other widths the padding would cost more than mma.sync does.
     if arch == "sm_90a" and format in HALF and width % 64 in (0, *range(33, 64)):
-        return Tiling(format, width, *_WARPGROUPS[kind][width > 64], held, warpgroups=True)
+        return AttentionTiling(format, width, *_WARPGROUPS[kind][width > 64], held, warpgroups=True)
     shapes = _NARROW if width <= 64 and (kind == "forward" or is_plain) else _WIDE
     if kind == "forward" and width <= 64 and is_plain:
         shapes = _MANY_ROWS + shapes
     if kind == "forward" and width > 64 and format in HALF:
         shapes = _MANY_WARPS + shapes
-    options = [Tiling(format, width, *shape, held) for shape in shapes]
+    options = [AttentionTiling(format, width, *shape, held) for shape in shapes]
     return next((one for one in options if one.shared_bytes <= tiles.most_shared(arch)), options[-1])
 
 
@@ -113,7 +113,7 @@ class _Kernels:
         options: its other arguments by name.
     """
 
-    settings: Settings
+    settings: AttentionParams
     sizes: Sizes
     format: str
     arch: str
@@ -121,7 +121,7 @@ class _Kernels:
     options: dict[str, Buffer]
 
     @classmethod
-    def of(cls, params: Sequence[Buffer], settings: Settings, sizes: Sizes, format: str, arch: str) -> _Kernels:
+    def of(cls, params: Sequence[Buffer], settings: AttentionParams, sizes: Sizes, format: str, arch: str) -> _Kernels:
         """The kernels for the parameters of a function."""
         inputs = settings.required + len(settings.optional)
         results = RESULTS if settings.gradients else ARGUMENTS["forward"][3:]

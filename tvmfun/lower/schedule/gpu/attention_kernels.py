@@ -17,7 +17,7 @@ from tvmfun.lower.schedule.gpu.attention_dropout import DRAWN, READ
 from tvmfun.lower.schedule.gpu.attention_formats import UNITS, definitions, functions
 from tvmfun.lower.schedule.gpu.layouts import Swizzled
 from tvmfun.lower.schedule.gpu.primitives import definition
-from tvmfun.ops.attention import Settings, kept_below, word_count
+from tvmfun.ops.attention import AttentionParams, kept_below, word_count
 
 #: The results of the op for the cotangents.
 RESULTS = ("d_query", "d_key", "d_value")
@@ -46,7 +46,7 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class Tiling:
+class AttentionTiling:
     """The division of a kernel into blocks.
 
     Args:
@@ -128,7 +128,7 @@ class DeviceFunction:
 
 
 def device_function(
-    kind: str, settings: Settings, sizes: Sizes, tiling: Tiling, optional: dict[str, tuple[int, ...]]
+    kind: str, settings: AttentionParams, sizes: Sizes, tiling: AttentionTiling, optional: dict[str, tuple[int, ...]]
 ) -> DeviceFunction:
     """The device function of a kernel.
 
@@ -171,7 +171,9 @@ __device__ __forceinline__ void {name}({parameters}) {{
     return DeviceFunction(name, source)
 
 
-def _constants(settings: Settings, sizes: Sizes, tiling: Tiling, optional: dict[str, tuple[int, ...]]) -> Iterator[str]:
+def _constants(
+    settings: AttentionParams, sizes: Sizes, tiling: AttentionTiling, optional: dict[str, tuple[int, ...]]
+) -> Iterator[str]:
     """The definitions of the constants that the kernels use."""
     before, after = settings.window or (0, 0)
     flag = lambda value: "true" if value else "false"

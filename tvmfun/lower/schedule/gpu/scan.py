@@ -14,7 +14,7 @@ from tvm.target import Target
 from tvm.tirx import Buffer, Stmt
 
 from tvmfun.lower.schedule.gpu.launch import launch
-from tvmfun.lower.schedule.gpu.scan_kernels import Tiling, functions, is_scannable
+from tvmfun.lower.schedule.gpu.scan_kernels import ScanTiling, functions, is_scannable
 from tvmfun.lower.schedule.gpu.vectors import address, call, whole
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Expr
@@ -31,12 +31,12 @@ def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | None:
     if 0 in shape or not is_scannable(dtype):
         return None
     outer, inner = math.prod(shape[: scan.axis]), math.prod(shape[scan.axis + 1 :])
-    body = _launches(Tiling(scan, outer, shape[scan.axis], inner, dtype), list(function.params))
+    body = _launches(ScanTiling(scan, outer, shape[scan.axis], inner, dtype), list(function.params))
     root = SBlockRealize([], tirx.const(True), SBlock([], [], [], "root", body))
     return function.with_body(root).with_attr("tvmfun.rule", "scan")
 
 
-def _launches(tiling: Tiling, params: list[Buffer]) -> Stmt:
+def _launches(tiling: ScanTiling, params: list[Buffer]) -> Stmt:
     code = functions(tiling)
     *inputs, results = params
 

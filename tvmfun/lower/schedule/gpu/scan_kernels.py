@@ -93,7 +93,7 @@ _CHECKED = {
 
 
 @dataclass(frozen=True)
-class Tiling:
+class ScanTiling:
     """The division of a scan among threads.
 
     Args:
@@ -191,7 +191,7 @@ class Functions:
     source: str
 
 
-def functions(tiling: Tiling) -> Functions:
+def functions(tiling: ScanTiling) -> Functions:
     """The device functions for a tiling."""
     body = "\n".join(_definitions(tiling)) + _STRUCT
     name = f"tvmfun_scan_{hashlib.sha256(body.encode()).hexdigest()[:12]}"
@@ -211,7 +211,7 @@ def functions(tiling: Tiling) -> Functions:
     return Functions(f"{name}_totals", f"{name}_results", "".join([*parts, "#endif\n"]))
 
 
-def _definitions(tiling: Tiling) -> Iterator[str]:
+def _definitions(tiling: ScanTiling) -> Iterator[str]:
     """The types, the constants and the functions of an op."""
     op, kind, of = tiling.scan.op, dtypes.canonical(tiling.dtype), _FORMATS[tiling.dtype]
     is_float, is_wide = dtypes.is_float(kind), kind.itemsize == 8

@@ -10,7 +10,7 @@ from tvm.target import Target
 from tvm.tirx import Buffer, Stmt
 
 from tvmfun.lower.schedule.gpu.launch import launch
-from tvmfun.lower.schedule.gpu.sort_kernels import Tiling, functions, is_sortable
+from tvmfun.lower.schedule.gpu.sort_kernels import SortTiling, functions, is_sortable
 from tvmfun.lower.schedule.gpu.vectors import address, allocated, call, whole
 from tvmfun.lower.schedule.stages import contains
 from tvmfun.lower.tir import build
@@ -28,12 +28,12 @@ def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | None:
     if not is_sortable(str(elements.dtype)):
         return None
     *outer, length = map(int, elements.shape)
-    body = _launches(Tiling(math.prod(outer), length, str(elements.dtype)), elements, order)
+    body = _launches(SortTiling(math.prod(outer), length, str(elements.dtype)), elements, order)
     root = SBlockRealize([], tirx.const(True), SBlock([], [], [], "root", body))
     return function.with_body(root).with_attr("tvmfun.rule", "sort")
 
 
-def _launches(tiling: Tiling, elements: Buffer, order: Buffer) -> Stmt:
+def _launches(tiling: SortTiling, elements: Buffer, order: Buffer) -> Stmt:
     """The launches: keys and positions pass between two buffers, such that the last positions are in ``order``."""
     code = functions(tiling)
     shape = (tiling.rows * tiling.length,)

@@ -42,7 +42,7 @@ _FORMATS = {
 
 
 @dataclass(frozen=True)
-class Tiling:
+class SortTiling:
     """The division of rows into tiles.
 
     Args:
@@ -111,7 +111,7 @@ class Functions:
     source: str
 
 
-def functions(tiling: Tiling) -> Functions:
+def functions(tiling: SortTiling) -> Functions:
     """The device functions for a tiling."""
     of = _FORMATS[tiling.dtype]
     kind = "FLOAT" if of.infinity else "SIGNED" if of.is_signed else "UNSIGNED"
