@@ -12,7 +12,7 @@ import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import Dim, ShapeDtype, lax
 from tvmfun.lower import machine, target
-from tvmfun.lower.schedule.cpu import emit
+from tvmfun.lower.schedule.cpu import contraction_nest
 from tvmfun.lower.settings import ScheduleSettings, using
 
 CACHES = {1: 48 << 10, 2: 96 << 10, 3: 1 << 20}
@@ -28,8 +28,8 @@ def kinds(request, monkeypatch):
         built.append(type(loops).__name__)
         return loops
 
-    original = emit.loops_of
-    monkeypatch.setattr(emit, "loops_of", loops_of)
+    original = contraction_nest.loops_of
+    monkeypatch.setattr(contraction_nest, "loops_of", loops_of)
     monkeypatch.setattr("tvmfun.lower.schedule.cpu.grouped_panels._LITTLE_WORK", 0)
     monkeypatch.setattr("tvmfun.lower.schedule.cpu.contraction.LARGE_BYTES", CACHES[2])
     monkeypatch.setattr(machine, "_machine", machine._machine.__wrapped__)
