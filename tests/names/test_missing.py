@@ -13,7 +13,7 @@ import pytest
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import lax, names, nn, optim, random
-from tvmfun.names import of_jax, of_pytorch
+from tvmfun.names import jax_names, pytorch_names
 
 MESSAGES = {
     ("numpy", "softmax"): r"\[numpy\] there is no 'softmax' here\. Try tvmfun\.nn\.softmax\.",
@@ -144,11 +144,11 @@ def test_a_layer_of_ones_own_may_have_other_attributes():
 
 def suggestions():
     tables = [
-        of_jax.RENAMED,
-        of_pytorch.RENAMED,
-        of_pytorch.OF_TENSORS,
-        of_pytorch.OF_MODULES,
-        of_pytorch.OF_OPTIMIZERS,
+        jax_names.RENAMED,
+        pytorch_names.RENAMED,
+        pytorch_names.OF_TENSORS,
+        pytorch_names.OF_MODULES,
+        pytorch_names.OF_OPTIMIZERS,
     ]
     return sorted(
         {path for table in tables for text in table.values() for path in re.findall(r"tvmfun(?:\.\w+)+", text)}
@@ -169,7 +169,7 @@ def test_no_name_of_another_library_hides_one_of_ours():
         "shuffle",
     }  # of modules with which those of PyTorch and NumPy have little to do
     ours = {name for module in names.MODULES for name in getattr(importlib.import_module(module), "__all__", ())}
-    assert (of_jax.RENAMED.keys() | of_pytorch.RENAMED.keys()) & ours == allowed
+    assert (jax_names.RENAMED.keys() | pytorch_names.RENAMED.keys()) & ours == allowed
 
 
 def test_the_message_is_made_when_it_is_shown(monkeypatch):

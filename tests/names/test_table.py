@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tvmfun.names import of_jax
+from tvmfun.names import jax_names
 
 PAGE = Path(__file__).parents[2] / "docs" / "from_jax.md"
 #: Names of modules, types for annotations, and JAX's internals.
@@ -92,14 +92,14 @@ def test_most_names_are_there(module):
 @pytest.mark.parametrize("module", REASONS)
 def test_what_is_not_there_has_a_reason(module):
     _, lacking = compared(module)
-    unknown = [name for name in lacking if not any(re.fullmatch(pattern, name) for pattern in of_jax.REASONS)]
+    unknown = [name for name in lacking if not any(re.fullmatch(pattern, name) for pattern in jax_names.REASONS)]
     without = [name for name in unknown if name not in REASONS[module]]
     assert without == []
 
 
 def test_apart_from_complex_numbers_and_narrow_dtypes_all_but_two_names_of_jax_numpy_are_there():
     _, lacking = compared("jax.numpy")
-    apart = [n for n in lacking if not any(re.fullmatch(pattern, n) for pattern in of_jax.REASONS)]
+    apart = [n for n in lacking if not any(re.fullmatch(pattern, n) for pattern in jax_names.REASONS)]
     assert sorted(apart) == sorted(REASONS["jax.numpy"])
 
 

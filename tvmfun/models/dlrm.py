@@ -12,7 +12,7 @@ from tvmfun import nn, random, tree
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.interop.state_dict import Row, linear
-from tvmfun.models.sizes import check_sizes
+from tvmfun.models.config_checks import check_sizes
 from tvmfun.nn import functional as F
 from tvmfun.nn.init import normal
 from tvmfun.typing import ArrayLike, DTypeLike, Key

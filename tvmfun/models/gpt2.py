@@ -11,7 +11,7 @@ from tvmfun.core.array import Array
 from tvmfun.errors import ShapeError
 from tvmfun.interop.state_dict import Row, linear, norm
 from tvmfun.models.blocks import call_block, dropout_keys
-from tvmfun.models.sizes import check_heads, check_sizes
+from tvmfun.models.config_checks import check_heads, check_sizes
 from tvmfun.nn import functional as F
 from tvmfun.nn.init import normal, zeros
 from tvmfun.typing import ArrayLike, DTypeLike, Key

@@ -11,7 +11,7 @@ from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.interop.state_dict import Row, linear, norm
 from tvmfun.models.blocks import dropout_keys
-from tvmfun.models.sizes import check_heads, check_sizes
+from tvmfun.models.config_checks import check_heads, check_sizes
 from tvmfun.nn.init import zeros
 from tvmfun.typing import ArrayLike, DTypeLike, Key, PyTree
 

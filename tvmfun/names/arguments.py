@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection
 
-from tvmfun.names.of_pytorch import ARGUMENTS, INSTEAD_OF_ARGUMENTS
+from tvmfun.names.pytorch_names import ARGUMENTS, INSTEAD_OF_ARGUMENTS
 
 
 def argument_for(name: str, parameters: Collection[str]) -> str | None:

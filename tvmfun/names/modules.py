@@ -17,11 +17,11 @@ from operator import itemgetter
 from types import FrameType, ModuleType
 from typing import Any
 
-from tvmfun.names import of_jax, of_pytorch
+from tvmfun.names import jax_names, pytorch_names
 
 #: Where names of other libraries are, and reasons why names that match a pattern do not exist.
-RENAMED = of_jax.RENAMED | of_pytorch.RENAMED
-REASONS = of_jax.REASONS | of_pytorch.REASONS
+RENAMED = jax_names.RENAMED | pytorch_names.RENAMED
+REASONS = jax_names.REASONS | pytorch_names.REASONS
 
 #: The public modules, in the order of the search.
 MODULES = (

@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from tvmfun.names.modules import RENAMED, reason_for
-from tvmfun.names.of_pytorch import OF_MODULES, OF_OPTIMIZERS, OF_TENSORS
+from tvmfun.names.pytorch_names import OF_MODULES, OF_OPTIMIZERS, OF_TENSORS
 
 #: Replacements of attributes of the functions that JAX's ``jit`` returns, and of their ``trace``.
 _OF_COMPILED = {

@@ -56,7 +56,7 @@ from tvmfun.nn.functional import (
     tanh,
 )
 from tvmfun.nn.layers import *
-from tvmfun.nn.parts import *
+from tvmfun.nn.partitioning import *
 from tvmfun.nn.state import init_state
 from tvmfun.nn.summaries import *
 
