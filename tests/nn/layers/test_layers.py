@@ -1,5 +1,6 @@
 """Layers and their functions against JAX and NumPy."""
 
+import dataclasses
 import math
 
 import jax
@@ -11,7 +12,7 @@ from support.layers import check, kernels, normal
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import Dim, ShapeDtype, nn, random, tree
-from tvmfun.errors import ArgumentError, ShapeError
+from tvmfun.errors import ArgumentError, ArgumentTypeError, ShapeError
 from tvmfun.nn import functional as F
 
 KEY = random.key(0)
@@ -363,3 +364,16 @@ def test_spectral_norm_begins_with_the_singular_vectors():
     u, v = norm.init_state()
     _, values, _ = np.linalg.svd(np.asarray(norm.layer.weight))
     assert abs(float(u @ np.asarray(norm.layer.weight).T @ v) - values[0]) < 0.02 * values[0]
+
+
+def test_fields_are_replaced_as_of_any_dataclass():
+    key = random.key(0)
+    layers = [nn.Linear(3, 2, key=key), nn.Conv2d(3, 4, 3, key=key), nn.Dropout(0.1), nn.LSTM(3, 4, key=key)]
+    for layer in [*layers, nn.LayerNorm(5), nn.MultiHeadAttention(8, 2, key=key), nn.Sequential(*layers[:1])]:
+        first = dataclasses.fields(layer)[0].name
+        same = dataclasses.replace(layer, **{first: getattr(layer, first)})
+        assert type(same) is type(layer) and repr(same) == repr(layer)
+    biased = dataclasses.replace(layers[0], weight=np.zeros((3, 2), "float32"), bias=np.ones(2, "float32"))
+    np.testing.assert_array_equal(biased(np.ones((1, 3), "float32")), np.ones((1, 2)))
+    with pytest.raises(ArgumentTypeError, match="there is no argument weight="):
+        nn.Linear(weight=np.zeros((3, 2)))  # type: ignore[call-arg]

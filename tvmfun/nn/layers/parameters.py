@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 from collections.abc import Callable
 from functools import cache, wraps
@@ -30,6 +31,7 @@ def layer(cls: type[_T]) -> type[_T]:
     """Makes a class with annotated fields a layer: an immutable tree whose repr shows the types of its arrays.
 
     Its ``__init__`` assigns the fields; once it has returned, assigning one raises an ImmutableError.
+    ``dataclasses.replace(layer, bias=bias)`` returns a layer with another value of a field.
     """
     if "__repr__" not in vars(cls):
         cls.__repr__ = _show
@@ -62,7 +64,7 @@ def _explained(assign: Callable[..., None]) -> Any:
             assign(self, name, *value)
         except dataclasses.FrozenInstanceError:
             what = "layers are immutable"
-            hint = "tree.map, or a new layer"
+            hint = "dataclasses.replace, tree.map, or a new layer"
             raise ImmutableError(type(self).__name__, what, got=f"an assignment to {name!r}", hint=hint) from None
 
     return checked
@@ -74,11 +76,21 @@ def _missing(self: Any, name: str) -> Any:
 
 
 def _unfrozen_during(init: Callable[..., None]) -> Callable[..., None]:
-    """A constructor that may assign to the fields of a frozen class: it runs on an object of an unfrozen subclass."""
+    """A constructor that may assign to the fields of a frozen class: it runs on an object of an unfrozen subclass.
+
+    Called with all fields, some of which are no parameters of its own, as by ``dataclasses.replace``, it assigns these.
+    """
+    parameters = inspect.signature(init).parameters.values()
+    own = {one.name for one in parameters if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)}
 
     @wraps(init)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         cls = type(self)
+        fields = {field.name for field in dataclasses.fields(cls)}
+        if not args and kwargs.keys() == fields and not fields <= own:
+            for name, value in kwargs.items():
+                object.__setattr__(self, name, value)
+            return
         if cls.__setattr__ is object.__setattr__:  # called by the constructor of a subclass
             init(self, *args, **kwargs)
             return
