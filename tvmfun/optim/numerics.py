@@ -10,6 +10,7 @@ from tvmfun.core.array import Array
 from tvmfun.core.leaf import abstract
 from tvmfun.errors import ArgumentError, DtypeError
 from tvmfun.nn.functional.floats import floats
+from tvmfun.numpy.promotion import at_least_float32
 from tvmfun.optim.base import Params, ScalarOrSchedule, Updates, map_updates, refuse_row_sparse
 from tvmfun.optim.tree import bias_correction
 from tvmfun.typing import ArrayLike, DTypeLike, Scalar
@@ -58,7 +59,11 @@ def global_norm(updates: Updates) -> Array:
     5.0
     """
     refuse_row_sparse("global_norm", updates)
-    return tnp.sqrt(sum(tnp.sum(tnp.square(floats(leaf))) for leaf in tree.leaves(updates)))
+    leaves = [floats(leaf) for leaf in tree.leaves(updates)]
+    # In half precision squares of numbers from 256 on overflow, and an infinite norm would clip all updates to 0.
+    norm = tnp.sqrt(sum(tnp.sum(tnp.square(at_least_float32(leaf))) for leaf in leaves))
+    is_half = bool(leaves) and all(leaf.dtype.itemsize < 4 for leaf in leaves)
+    return tnp.astype(norm, tnp.result_type(*leaves)) if is_half else norm
 
 
 def safe_norm(

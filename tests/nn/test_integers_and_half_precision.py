@@ -1,4 +1,4 @@
-"""Integers where floats are expected: they become floats before anything could wrap."""
+"""Integers where floats are expected, which become floats before anything could wrap, and norms of half precision."""
 
 import numpy as np
 import pytest
@@ -29,3 +29,14 @@ def test_errors_and_norms_of_integers_do_not_wrap():
     np.testing.assert_allclose(losses.mse_loss(x, y), np.mean((x.astype("float64") - y) ** 2), 1e-6)
     np.testing.assert_allclose(optim.global_norm({"x": np.full(9, 90, "int8")}), 270, 1e-6)
     np.testing.assert_allclose(F.gelu(tnp.asarray([1500])), [1500])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_norms_of_half_precision_do_not_overflow(dtype):
+    gradients = {"w": tnp.full((1000,), 100, dtype), "b": tnp.full((10,), 300, dtype)}
+    norm = optim.global_norm(gradients)
+    assert norm.dtype == dtype
+    np.testing.assert_allclose(float(norm), np.sqrt(1000 * 100.0**2 + 10 * 300.0**2), 5e-3)
+    clipped, _ = optim.clip_by_global_norm(1.0).update(gradients, optim.clip_by_global_norm(1.0).init(gradients))
+    np.testing.assert_allclose(float(optim.global_norm(clipped)), 1, 5e-3)
+    assert clipped["w"].dtype == dtype
