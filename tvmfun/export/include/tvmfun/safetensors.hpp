@@ -15,6 +15,7 @@
 #include <cctype>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 
 #include "tvmfun/step.hpp"
 
@@ -315,10 +316,14 @@ inline std::string header_of(const std::vector<Array>& arrays) {
 class Replacement {
  public:
   explicit Replacement(const std::string& path) : path_(path) {
-    std::size_t slash = path.rfind('/') + 1;  // 0 without one
+    if (char* target = realpath(path.c_str(), nullptr)) {  // a symbolic link stays, and its target is replaced
+      path_ = target;
+      std::free(target);
+    }
+    std::size_t slash = path_.rfind('/') + 1;  // 0 without one
     do {
       close_and_remove();
-      name_ = path.substr(0, slash) + "." + path.substr(slash) + ".XXXXXX.partial";
+      name_ = path_.substr(0, slash) + "." + path_.substr(slash) + ".XXXXXX.partial";
       file_ = mkstemps(&name_[0], 8);
       if (file_ >= 0) {
         flock(file_, LOCK_EX);
@@ -328,7 +333,7 @@ class Replacement {
     struct stat status;
     mode_t mask = umask(0);
     umask(mask);
-    mode_t mode = stat(path.c_str(), &status) == 0 ? status.st_mode & 07777 : 0666 & ~mask;
+    mode_t mode = stat(path_.c_str(), &status) == 0 ? status.st_mode & 07777 : 0666 & ~mask;
     if (file_ < 0 || fchmod(file_, mode) != 0) {
       fail();
     }
