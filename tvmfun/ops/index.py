@@ -24,6 +24,7 @@ from tvmfun.core.trace import argument, producer
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops import shape as shapes
+from tvmfun.ops.formula import hidden
 from tvmfun.ops.parameters import Ints, Sizes
 from tvmfun.ops.simplify import index_axis, made_by, number
 from tvmfun.ops.tir import block, prim_func
@@ -46,7 +47,11 @@ def signed_index(index: Any) -> Any:
 
 
 def clamp(index: Any, last: int) -> Any:
-    """An index moved into the range from 0 to ``last``."""
+    """An index moved into the range from 0 to ``last``, also where a condition says that it is there.
+
+    TVM would leave the clamp out behind such a condition, but kernels choose between numbers that they have read.
+    """
+    index = hidden(index)
     return tirx.max(tirx.min(index, expressions.scalar(last, dtype_name(index))), tirx.const(0, dtype_name(index)))
 
 
