@@ -286,6 +286,7 @@ def test_manager_keeps_the_last(tmp_path, background):
 
 def test_manager_leaves_files_of_others_alone(tmp_path):
     with checkpoints.Manager(tmp_path, keep=2, background=False) as manager:
+        (tmp_path / "step_0000000005.safetensors").mkdir()
         others = ["step_77.safetensors", "step_0000000x01.safetensors", "step_١٢.safetensors", "notes.txt"]
         for name in others:
             (tmp_path / name).write_bytes(b"")

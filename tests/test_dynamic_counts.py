@@ -74,3 +74,14 @@ def test_numbers_of_numpy_beside_sizes():
     np.testing.assert_array_equal(halves(np.ones(6, "float32")), np.full(6, 3, "float32"))
     with pytest.raises(errors.DimensionError, match=r"len\(\) returns a Python integer.* Try x\.shape\[0\]"):
         jit(lambda x: x / len(x), dynamic_shapes=({0: n},))(np.ones(6, "float32"))
+
+
+def test_sizes_equal_no_other_numbers_of_numpy():
+    n = Dim("n")
+    assert (n == np.float64(2.5), n != np.float32(2), n in [np.float64(1)], np.float64(3) == n) == (
+        False,
+        True,
+        False,
+        False,
+    )
+    assert np.True_ + n == n + 1

@@ -35,8 +35,13 @@ def test_errors_and_norms_of_integers_do_not_wrap():
 def test_norms_of_half_precision_do_not_overflow(dtype):
     gradients = {"w": tnp.full((1000,), 100, dtype), "b": tnp.full((10,), 300, dtype)}
     norm = optim.global_norm(gradients)
-    assert norm.dtype == dtype
+    assert norm.dtype == "float32"
     np.testing.assert_allclose(float(norm), np.sqrt(1000 * 100.0**2 + 10 * 300.0**2), 5e-3)
     clipped, _ = optim.clip_by_global_norm(1.0).update(gradients, optim.clip_by_global_norm(1.0).init(gradients))
     np.testing.assert_allclose(float(optim.global_norm(clipped)), 1, 5e-3)
     assert clipped["w"].dtype == dtype
+    large = {"w": tnp.full((1000,), 6e4, dtype)}  # whose norm float16 cannot hold
+    for transform in (optim.clip_by_global_norm(1.0), optim.normalize_by_update_norm()):
+        result, _ = transform.update(large, transform.init(large))
+        assert result["w"].dtype == dtype
+        np.testing.assert_allclose(np.asarray(result["w"], "float64"), np.sqrt(1 / 1000), 0.02)

@@ -144,4 +144,5 @@ class Manager:
         middle = slice(len(self._PREFIX), -len(self._SUFFIX))
         files = list(self.folder.glob(f"{self._PREFIX}*{self._SUFFIX}"))
         steps = [(int(file.name[middle]), file) for file in files if file.name[middle].isdecimal()]
-        return sorted([step for step, file in steps if file == self.path(step)])  # others are not of this class
+        # Files of other names are not of this class.
+        return sorted([step for step, file in steps if file == self.path(step) and file.is_file()])

@@ -204,7 +204,9 @@ class Dim:
         reflected = REFLECTED.get(ufunc.__name__)
         if method == "__call__" and reflected and inputs[-1] is self and not options:
             other = inputs[0][()] if isinstance(inputs[0], np.ndarray) else inputs[0]  # a scalar comes as an array
-            return getattr(self, reflected)(other)
+            result = getattr(self, reflected)(bool(other) if isinstance(other, np.bool_) else other)
+            is_equality = result is NotImplemented and ufunc.__name__ in ("equal", "not_equal")
+            return ufunc.__name__ == "not_equal" if is_equality else result
         what = f"{self} is known at call time only, and numpy.{ufunc.__name__} needs a number"
         raise _unknown(what, (self,), f"tvmfun.numpy.{ufunc.__name__}, or a static size")
 

@@ -22,6 +22,7 @@ import sys
 from collections import Counter, namedtuple
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -57,8 +58,7 @@ _STATUSES = (*_OF_CALLS, "KERNEL_FAILED", "MISSING_FEATURE", "DAMAGED_FILE", "WR
 
 #: The largest dynamic size: kernels index with 32 bits.
 MOST_SIZE = 2**31 - 1
-# The files of loaded libraries by inode and device, open so that their names stay theirs.
-_LOADED: dict[tuple[int, ...], int] = {}
+_NUMBERS = count()  # of loads
 # A step remembers the shapes for at most this many sets of sizes.
 _SHAPES_KEPT = 1024
 
@@ -323,12 +323,12 @@ def load(path: str | os.PathLike[str], *, threads: int = 0) -> Step:
         if manifest.get("platform", "cpu") != "cpu":
             what = f"{path} is for GPUs, and runs in C and C++ programs"
             raise _error("WRONG_ARCHITECTURE", what, manifest["platform"], "tvmfun/cuda.hpp, or exporting it for CPUs")
-        # A name that is only its own: of another file of this path, the system would return the library it knows.
-        own = _LOADED.setdefault(os.fstat(file)[1:3], file)
-        return Step(path, manifest, threads, f"/proc/self/fd/{own}")
+        # A name of its own: of another file with a name that it knows, the system would return the library it has.
+        number = id(_NUMBERS) << 64 | next(_NUMBERS)
+        spelled = "".join("/." if number >> i & 1 else "/" for i in range(number.bit_length()))
+        return Step(path, manifest, threads, f"/proc/self/fd{spelled}/{file}")
     finally:
-        if file not in _LOADED.values():
-            os.close(file)
+        os.close(file)
 
 
 class Step:

@@ -9,6 +9,8 @@ import tvmfun.numpy as tnp
 from tvmfun import tree
 from tvmfun.core.array import Array
 from tvmfun.errors import ShapeError
+from tvmfun.nn.functional.floats import floats
+from tvmfun.numpy.promotion import at_least_float32
 from tvmfun.optim.base import (
     EmptyState,
     GradientTransformation,
@@ -161,7 +163,8 @@ def per_example_global_norm_clip(grads: Updates, l2_norm_clip: Scalar) -> tuple[
     (Array([0.6, 1.3], dtype=float32), 1)
     """
     _check_examples("per_example_global_norm_clip", grads)
-    squares = [tnp.sum(tnp.square(g.reshape((g.shape[0], -1))), axis=1) for g in map(tnp.asarray, tree.leaves(grads))]
+    rows = [at_least_float32(floats(g)).reshape((tnp.shape(g)[0], -1)) for g in tree.leaves(grads)]
+    squares = [tnp.sum(tnp.square(row), axis=1) for row in rows]
     norms = tnp.sqrt(sum(squares))
     # Examples whose gradients are zero are not scaled.
     factors = tnp.where(norms > 0, tnp.minimum(l2_norm_clip / tnp.where(norms > 0, norms, 1), 1.0), 1.0)

@@ -197,7 +197,7 @@ def normalize_by_update_norm(scale_factor: Scalar = 1.0, eps: Scalar = 1e-6) -> 
 
     def apply(updates: Updates, params: Params | None) -> Updates:
         divisor = (global_norm(updates) + eps) / scale_factor
-        return map_updates(lambda u: u / divisor, updates)
+        return map_updates(lambda u: in_dtype_of(u, u / divisor), updates)
 
     return stateless(apply)
 

@@ -25,6 +25,7 @@ from tvmfun.optim.combine import chain
 from tvmfun.optim.momentum import trace
 from tvmfun.optim.numerics import (
     global_norm,
+    in_dtype_of,
 )
 from tvmfun.optim.scaling import scale_by_learning_rate
 from tvmfun.optim.tree import zeros_like
@@ -126,7 +127,7 @@ def scale_by_polyak(
         is_zero = divisor <= float(np.finfo("float32").eps)
         step = tnp.minimum(gap / tnp.where(is_zero, tnp.ones_like(divisor), divisor), max_learning_rate)
         step = tnp.where(is_zero, tnp.zeros_like(step), step)
-        return map_updates(lambda u: step * u, updates), state
+        return map_updates(lambda u: in_dtype_of(u, step * u), updates), state
 
     return GradientTransformationExtraArgs(init_empty_state, update)
 

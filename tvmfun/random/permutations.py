@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from typing import Any
 
 import numpy as np
 
@@ -109,7 +110,7 @@ def choice(
     key = check_key("choice", key)
     sizes = as_shape("choice", shape)
     count = math.prod(sizes)
-    array = None if isinstance(a, int | np.integer) else tnp.asarray(a)
+    array = None if isinstance(a, int | np.integer | Dim) else tnp.asarray(a)
     if array is not None and not array.ndim:
         if not isinstance(array, DeviceArray) or not dtypes.is_integer(array.dtype):
             raise ShapeError("choice", "there must be an axis to choose from", got=repr(array.aval))
@@ -117,7 +118,7 @@ def choice(
     if array is not None and not -array.ndim <= axis < array.ndim:
         raise ShapeError("choice", f"there is no axis {axis}", got=repr(array.aval))
     axis = axis % array.ndim if array is not None else 0
-    size = int(a) if array is None else array.shape[axis]
+    size: Any = a if isinstance(a, Dim) else int(a) if array is None else array.shape[axis]
     if not count:
         return tnp.zeros(sizes, "int32" if array is None else array.dtype)
     if size < 1:

@@ -6,11 +6,10 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <map>
+#include <atomic>
+#include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <utility>
 
 #include "tvmfun/file.hpp"
 #include "tvmfun/step.h"
@@ -19,67 +18,55 @@ namespace tvmfun {
 
 namespace detail {
 
-/// An open file, by a name that no other file has while a library of it is loaded.
+/// An open file, and the library that is loaded from it.
 ///
-/// The system knows libraries by their names: another file of the same path would be taken for the one before.
+/// The system knows libraries by their names: of another file of the same path it would return the one before. So each
+/// is loaded by a name that no other has: a number in slashes and dots, from the address of a variable and a count.
 class LibraryFile {
  public:
-  explicit LibraryFile(const std::string& path) {
-    int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    struct stat status;
-    if (file < 0 || fstat(file, &status) != 0) {
+  explicit LibraryFile(const std::string& path) : file_(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+    if (file_ < 0) {
       throw Error(TVMFUN_DAMAGED_FILE, path + " cannot be read");
     }
-    std::lock_guard<std::mutex> lock(mutex());
-    key_ = {status.st_dev, status.st_ino};
-    Users& users = files()[key_];
-    if (users.count++ == 0) {
-      users.file = file;
-    } else {
-      close(file);
-    }
-    name_ = "/proc/self/fd/" + std::to_string(users.file);
   }
 
   LibraryFile(const LibraryFile&) = delete;
   LibraryFile& operator=(const LibraryFile&) = delete;
 
   ~LibraryFile() {
-    std::lock_guard<std::mutex> lock(mutex());
     if (handle_) {
       dlclose(handle_);
     }
-    auto found = files().find(key_);
-    if (--found->second.count == 0) {
-      close(found->second.file);
-      files().erase(found);
-    }
+    close_file();
   }
 
-  const std::string& name() const { return name_; }
+  std::string name() const { return "/proc/self/fd/" + std::to_string(file_); }
 
-  void* load() { return handle_ = dlopen(name_.c_str(), RTLD_NOW | RTLD_LOCAL); }
+  void* load() {
+    static std::atomic<std::uint64_t> count{0};
+    std::string name = "/proc/self/./fd";
+    for (std::uint64_t number : {count++, static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(&count))}) {
+      for (int bit = 0; bit < 64; bit++) {
+        name += number >> bit & 1 ? "/." : "/";
+      }
+    }
+    name += "/" + std::to_string(file_);
+    handle_ = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+    close_file();
+    return handle_;
+  }
+
   void* handle() const { return handle_; }
 
  private:
-  struct Users {
-    int file = -1;
-    int count = 0;
-  };
-  using Key = std::pair<dev_t, ino_t>;
-
-  static std::mutex& mutex() {
-    static std::mutex* shared = new std::mutex;  // libraries may be closed after all static variables
-    return *shared;
+  void close_file() {
+    if (file_ >= 0) {
+      close(file_);
+      file_ = -1;
+    }
   }
 
-  static std::map<Key, Users>& files() {
-    static std::map<Key, Users>* shared = new std::map<Key, Users>;
-    return *shared;
-  }
-
-  Key key_;
-  std::string name_;
+  int file_;
   void* handle_ = nullptr;
 };
 

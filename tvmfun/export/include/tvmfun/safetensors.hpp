@@ -330,11 +330,14 @@ class Replacement {
       }
       // tvmfun.checkpoints removes such files that are not locked, so this one may be gone.
     } while (file_ >= 0 && access(name_.c_str(), F_OK) != 0);
+    if (file_ < 0) {
+      fail();
+    }
     struct stat status;
     mode_t mask = umask(0);
     umask(mask);
     mode_t mode = stat(path_.c_str(), &status) == 0 ? status.st_mode & 07777 : 0666 & ~mask;
-    if (file_ < 0 || fchmod(file_, mode) != 0) {
+    if (fchmod(file_, mode) != 0) {
       fail();
     }
   }
