@@ -165,6 +165,11 @@ class Machine:
         cache = max((cache for cache in self.caches if cache.level <= level), key=lambda cache: cache.level)
         return cache.nbytes // cache.cpus
 
+    def tasks(self, work: int) -> int:
+        """The number of tasks of parallel loops with ``work`` operations: 1 if these are few, or for one core."""
+        is_serial = work < self.settings.serial_work or self.cores == 1
+        return 1 if is_serial else self.cores * self.settings.tasks_per_core
+
     def tile_columns(self, dtype: str) -> int:
         """The usual number of columns of a register tile of sums of a dtype."""
         return 2 * self.lanes(dtype)

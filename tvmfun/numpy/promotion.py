@@ -74,8 +74,7 @@ def operand_types(name: str, values: Sequence[Any]) -> list[tuple[np.dtype, bool
     """The dtype of each value, and whether it is weak.
 
     A ``numpy.float64`` counts as a Python float, because NumPy returns it for Python floats; results of such numbers
-    alone
-    do, too: they give way to arrays. Among numbers they keep their precision.
+    alone do, too: they give way to arrays. Among numbers they keep their precision.
     """
     floats = [type(value) is np.float64 or _is_weak_double(value) for value in values]
     if not any(floats):

@@ -75,8 +75,7 @@ def convolve(
         a: a vector.
         v: another one.
         mode: ``"full"`` for every overlap, ``"same"`` for as many results as the longer vector has elements,
-            ``"valid"``
-            for complete overlaps.
+            ``"valid"`` for complete overlaps.
         precision: accepted and without effect: float32 products are always exact float32.
         preferred_element_type: the dtype to multiply, to sum and to return in; by default that of the operands.
 

@@ -58,9 +58,10 @@ class Scan:
         return json.dumps(asdict(self))
 
     @classmethod
-    def of_text(cls, text: str) -> Scan:
-        """The inverse of :attr:`text`."""
-        return cls(**json.loads(text))
+    def of(cls, function: tirx.PrimFunc) -> Scan | None:
+        """The scan that a function computes; None for a function of another op."""
+        text = function.attrs.get(SCAN) if function.attrs else None
+        return None if text is None else cls(**json.loads(str(text)))
 
 
 @dataclass(frozen=True)

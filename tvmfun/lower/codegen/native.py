@@ -459,9 +459,8 @@ def _sharing(optimized: bool) -> tvm.transform.Pass:
 
     TVM's pass takes quadratic time, so it skips functions of many stores, such as long loop bodies. Products without
     formulas only have index arithmetic in common. LLVM's optimizer shares that as well, and takes longer if it is
-    already
-    shared: bound sums become ``or`` if their bits do not overlap, and then proofs that an index does not wrap take
-        long.
+    already shared: bound sums become ``or`` if their bits do not overlap, and then proofs that an index does not wrap
+    take long.
     """
 
     def gains(function: tirx.PrimFunc) -> bool:

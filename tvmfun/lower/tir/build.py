@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import tvm
 from tvm import ir, tirx
+from tvm.s_tir import SBlock, SBlockRealize
 from tvm.sym import Analyzer
 from tvm.tirx import (
     AllocBuffer,
@@ -228,6 +229,11 @@ def bits_read(value: Expr) -> Expr:
 def seq(*stmts: Stmt | None) -> Stmt:
     """The statements one after another; missing ones are left out."""
     return sequence([stmt for stmt in stmts if stmt is not None])
+
+
+def root(body: Stmt) -> Stmt:
+    """A root block, which Relax's passes expect as the body of a function."""
+    return SBlockRealize([], True, SBlock([], [], [], "root", body))
 
 
 def prefetch(load: ir.TensorLoad, to_write: bool = False, level: int = 1) -> Stmt:

@@ -86,8 +86,8 @@ def _unfrozen_during(init: Callable[..., None]) -> Callable[..., None]:
     @wraps(init)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         cls = type(self)
-        fields = {field.name for field in dataclasses.fields(cls)}
-        if not args and kwargs.keys() == fields and not fields <= own:
+        is_known = kwargs.keys() <= own
+        if not args and not is_known and kwargs.keys() == {field.name for field in dataclasses.fields(cls)}:
             for name, value in kwargs.items():
                 object.__setattr__(self, name, value)
             return

@@ -21,7 +21,7 @@ from tvm.tirx import AllocBuffer, Buffer, BufferStore, Stmt
 
 from tvmfun.core import dims
 from tvmfun.lower.machine import Machine
-from tvmfun.lower.schedule.cpu.transpose import from_tile, in_tile, ramp, tile_dtype
+from tvmfun.lower.schedule.cpu.transpose import from_tile, in_tile, ramp, shuffled, tile_dtype
 from tvmfun.lower.schedule.stages import Stage, decided, fusable
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr
@@ -173,7 +173,7 @@ def interleaved(members: Sequence[Stage], like: Axis, width: int, lane: Lane) ->
     vectors = [register[_whole(width)] for register in registers]
     for first in range(0, count * width, width):
         order = [number % count * width + number // count for number in range(first, first + width)]
-        mixed = _shuffled(vectors, order)
+        mixed = shuffled(vectors, order)
         mixed = tirx.Cast(f"{dtype}x{width}", mixed) if is_wide else from_tile(mixed, dtype, width)
 
         def store(env: Env, stage: Stage = members[first % count], mixed: Expr = mixed) -> Stmt:
@@ -252,7 +252,7 @@ class _Group:
             vector_of = lambda number: min(number // width, len(begins) - 1)
             order = [vector_of(number) * width + number - begins[vector_of(number)] for number in numbers]
             register = build.scratch([width], tile_dtype(dtype), load.source.name)
-            stmts += [AllocBuffer(register), BufferStore(register, _shuffled(whole, order), [_whole(width)])]
+            stmts += [AllocBuffer(register), BufferStore(register, shuffled(whole, order), [_whole(width)])]
             registers.append((load, register))
         return stmts, registers
 
@@ -292,7 +292,3 @@ def _distance(first: ir.TensorLoad, second: ir.TensorLoad, analyzer: Analyzer) -
 
 def _whole(width: int) -> Expr:
     return ramp(tirx.const(0, "int32"), width)
-
-
-def _shuffled(vectors: Sequence[Expr], order: Sequence[int]) -> Expr:
-    return tirx.Shuffle(list(vectors), [tirx.const(number, "int32") for number in order])

@@ -13,7 +13,6 @@ from functools import partial
 
 import tvm
 from tvm import tirx
-from tvm.s_tir.stmt import SBlock, SBlockRealize
 from tvm.tirx import AllocBuffer, Buffer, Stmt
 
 from tvmfun.core import dims
@@ -283,14 +282,13 @@ def _root(body: Stmt, temps: Sequence[Buffer]) -> Stmt:
     """
     used = set(map(hash, build.variables(body))) if temps else ()  # their addresses
     live = [AllocBuffer(buffer) for buffer in temps if hash(buffer) in used]
-    return SBlockRealize([], True, SBlock([], [], [], "root", build.seq(*live, body)))
+    return build.root(build.seq(*live, body))
 
 
 def _emit(group: Group, private: Sequence[Buffer], machine: Machine) -> Stmt:
     """The loops of one group; intermediates in ``private`` need not outlive an iteration."""
     work = sum(_work(stage) for stage in group.stages)
-    settings = machine.settings
-    tasks = 1 if work < settings.serial_work or machine.cores == 1 else machine.cores * settings.tasks_per_core
+    tasks = machine.tasks(work)
     if len(group.stages) == 1:
         stage = group.stages[0]
         return _emit_stage(stage, {}, 0, machine, tasks, fetch_descending(stage, machine))

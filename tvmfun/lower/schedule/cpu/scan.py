@@ -11,16 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tvm import ir, tirx
-from tvm.s_tir import SBlock, SBlockRealize
 from tvm.tirx import AllocBuffer, Buffer, BufferStore, Stmt
 
 from tvmfun import dtypes
 from tvmfun.core import dims, expressions
 from tvmfun.lower.machine import Machine
-from tvmfun.lower.schedule.cpu.transpose import ramp
+from tvmfun.lower.schedule.cpu.transpose import ramp, shuffled
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr
-from tvmfun.ops.cumulative import JOINS, SCAN, Join, Scan
+from tvmfun.ops.cumulative import JOINS, Join, Scan
 
 #: Ops that join elements by one or a few instructions; a product could overflow in another order of its factors.
 _OPS = ("cumsum", "cummax", "cummin")
@@ -36,10 +35,9 @@ def schedule_scan(function: tirx.PrimFunc, machine: Machine) -> tirx.PrimFunc | 
     Returns:
         The kernel; None for other functions, other axes, joins that could overflow and rows of less than a vector.
     """
-    text = function.attrs.get(SCAN) if function.attrs else None
-    if text is None:
+    scan = Scan.of(function)
+    if scan is None:
         return None
-    scan = Scan.of_text(str(text))
     shape = [expressions.to_size(size) for size in function.params[0].shape]
     if scan.op not in _OPS or scan.axis != len(shape) - 1:
         return None
@@ -48,11 +46,9 @@ def schedule_scan(function: tirx.PrimFunc, machine: Machine) -> tirx.PrimFunc | 
     if dims.typical(shape[-1]) < rows.lanes:
         return None
     axes = [Axis(ir.Var("i", ir.PrimType("int32")), size) for size in shape]
-    settings = machine.settings
-    is_serial = build.points(axes) < settings.serial_work or machine.cores == 1
-    tasks = 1 if is_serial else machine.cores * settings.tasks_per_core
+    tasks = machine.tasks(build.points(axes))
     loops = build.parallel_nest(axes[:-1], {}, lambda env: rows.scan(axes, env), tasks)
-    return function.with_body(SBlockRealize([], True, SBlock([], [], [], "root", loops)))
+    return function.with_body(build.root(loops))
 
 
 class _Rows:
@@ -93,7 +89,7 @@ class _Rows:
                 each(lambda lane: BufferStore(vector, read(self.source, start, lane).astype(self.wide), [lane])),
                 *self._prefixes(axis, vector, moved),
                 each(lambda lane: store(read(self.result, start, lane), joined(lane))),
-                BufferStore(moved, _shuffled([vector[whole]], [0 if self.reverse else lanes - 1] * lanes), [whole]),
+                BufferStore(moved, shuffled([vector[whole]], [0 if self.reverse else lanes - 1] * lanes), [whole]),
                 each(lambda lane: BufferStore(before, self.combine(before[lane], moved[lane]), [lane])),
             )
 
@@ -116,7 +112,7 @@ class _Rows:
         join = lambda lane: BufferStore(vector, self.combine(moved[lane], vector[lane]), [lane])
         half = 1
         while half < self.lanes:
-            yield BufferStore(moved, _shuffled(sources, _ends(half, self.lanes, self.reverse)), [whole])
+            yield BufferStore(moved, shuffled(sources, _ends(half, self.lanes, self.reverse)), [whole])
             yield build.vectorized(axis, self.lanes, join)
             half *= 2
 
@@ -126,8 +122,3 @@ def _ends(half: int, lanes: int, reverse: bool) -> list[int]:
     if reverse:
         return [lanes - 1 - lane if lane < lanes else lanes for lane in reversed(_ends(half, lanes, False))]
     return [lane // half * half - 1 if lane & half else lanes for lane in range(lanes)]
-
-
-def _shuffled(vectors: list[Expr], order: list[int]) -> Expr:
-    """The lanes of vectors, one after another, in this order."""
-    return tirx.Shuffle(vectors, [tirx.const(lane, "int32") for lane in order])

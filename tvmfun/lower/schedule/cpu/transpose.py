@@ -105,6 +105,11 @@ def ramp(start: Expr, lanes: int) -> Expr:
     return tirx.Ramp(start, tirx.const(1, str(start.ty)), lanes)
 
 
+def shuffled(vectors: Sequence[Expr], order: Sequence[int]) -> Expr:
+    """The lanes of vectors, one after another, in this order."""
+    return tirx.Shuffle(list(vectors), [tirx.const(lane, "int32") for lane in order])
+
+
 def rows(lanes: int, dtype: str, name: str) -> list[Buffer]:
     """A buffer for each row of a tile, which becomes a register; one for all rows would be too large for the stack."""
     return [build.scratch([lanes], dtype, name) for _ in range(lanes)]

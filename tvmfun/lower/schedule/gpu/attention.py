@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tvm import ir, tirx
-from tvm.s_tir import SBlock, SBlockRealize
 from tvm.target import Target
 from tvm.tirx import Buffer, Stmt
 
@@ -72,7 +71,7 @@ def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | None:
     dropout_key = kernels.options.get("dropout_key")
     if dropout_key is not None and examples_per_key(sizes, to_size(dropout_key.shape[0])) is None:
         return None
-    root = SBlockRealize([], tirx.const(True), SBlock([], [], [], "root", kernels.emit()))
+    root = build.root(kernels.emit())
     function = function.with_body(root).with_attr("tvmfun.rule", "attention")
     return function.with_attr(tiles.UNITS, f"{kernels.instruction} {format}")
 

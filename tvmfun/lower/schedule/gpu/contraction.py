@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tvm import ir, tirx
-from tvm.s_tir import SBlock, SBlockRealize
 from tvm.target import Target
 from tvm.tirx import Buffer, Stmt
 
@@ -81,7 +80,7 @@ def schedule_in_place(
     for source, output in in_place:
         emitted = build.replace_buffers(emitted, {output: source})
         params = [param for param in params if not param.same_as(output)]
-    body = SBlockRealize([], tirx.const(True), SBlock([], [], [], "root", emitted))
+    body = build.root(emitted)
     function = tirx.PrimFunc(params, body, function.ret_type, function.attrs)
     units = f"{kernel.loop.instruction} {kernel.loop.dtype}"
     return function.with_attr("tvmfun.rule", "product").with_attr(tiles.UNITS, units)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 
 from tvm import tirx
-from tvm.s_tir import SBlock, SBlockRealize
 from tvm.target import Target
 from tvm.tirx import Buffer, Stmt
 
@@ -18,22 +17,21 @@ from tvmfun.lower.schedule.gpu.scan_kernels import ScanTiling, functions, is_sca
 from tvmfun.lower.schedule.gpu.vectors import address, call, whole
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Expr
-from tvmfun.ops.cumulative import SCAN, Scan
+from tvmfun.ops.cumulative import Scan
 
 
 def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | None:
     """Returns the kernel of a cumulative op with its launches; None if it is not one, or has dynamic sizes."""
-    text = function.attrs.get(SCAN) if function.attrs else None
-    if text is None or not all(isinstance(param, Buffer) and build.is_static(param) for param in function.params):
+    scan = Scan.of(function)
+    if scan is None or not all(isinstance(param, Buffer) and build.is_static(param) for param in function.params):
         return None
-    scan, shape = Scan.of_text(str(text)), [int(size) for size in function.params[0].shape]
+    shape = [int(size) for size in function.params[0].shape]
     dtype = str(function.params[0].dtype)
     if 0 in shape or not is_scannable(dtype):
         return None
     outer, inner = math.prod(shape[: scan.axis]), math.prod(shape[scan.axis + 1 :])
     body = _launches(ScanTiling(scan, outer, shape[scan.axis], inner, dtype), list(function.params))
-    root = SBlockRealize([], tirx.const(True), SBlock([], [], [], "root", body))
-    return function.with_body(root).with_attr("tvmfun.rule", "scan")
+    return function.with_body(build.root(body)).with_attr("tvmfun.rule", "scan")
 
 
 def _launches(tiling: ScanTiling, params: list[Buffer]) -> Stmt:

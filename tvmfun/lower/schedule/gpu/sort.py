@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 from tvm import tirx
-from tvm.s_tir import SBlock, SBlockRealize
 from tvm.target import Target
 from tvm.tirx import Buffer, Stmt
 
@@ -29,7 +28,7 @@ def schedule(function: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | None:
         return None
     *outer, length = map(int, elements.shape)
     body = _launches(SortTiling(math.prod(outer), length, str(elements.dtype)), elements, order)
-    root = SBlockRealize([], tirx.const(True), SBlock([], [], [], "root", body))
+    root = build.root(body)
     return function.with_body(root).with_attr("tvmfun.rule", "sort")
 
 
