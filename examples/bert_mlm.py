@@ -190,7 +190,7 @@ def loss_fn(model: BERT, batch: Batch, keys: Any, words: Any, *, examples: int, 
         checkpoint: whether to recompute blocks.
     """
     inputs = {"segments": batch.segments, "predictions": batch.positions}
-    output = model(batch.tokens, **inputs, key=keys[0], train=True, checkpoint=checkpoint)
+    output = model(batch.tokens, **inputs, key=keys[0], checkpoint=checkpoint)
     loss = tnp.sum(cross_entropy(output.words, batch.targets) * batch.weights) / words
     if output.next_sentence is not None:
         loss += tnp.sum(cross_entropy(output.next_sentence, batch.follows.astype("int32"))) / examples
@@ -215,7 +215,7 @@ def train_step(masking: Masking, optimizer: Any, loss: Any, part: int | None, st
 @partial(tvmfun.jit, dynamic_shapes=(None, {0: "batch"}))
 def eval_step(model: BERT, batch: Batch) -> dict[str, Mean]:
     """The sums of the losses and of the right answers of a batch, and how many there are."""
-    output = model(batch.tokens, batch.segments, predictions=batch.positions)
+    output = model(batch.tokens, batch.segments, predictions=batch.positions, train=False)
     is_word = batch.weights > 0
     losses = cross_entropy(output.words, batch.targets)
     metrics = {
@@ -320,7 +320,7 @@ def prepare(options: argparse.Namespace) -> Prepared:
 
 def restore(model: BERT, batch: Batch, tokenizer: WordPieces) -> str:
     """Returns the text of the first example, with the guess for each masked word and the word."""
-    logits = model(batch.tokens[:1], batch.segments[:1], predictions=batch.positions[:1]).words[0]
+    logits = model(batch.tokens[:1], batch.segments[:1], predictions=batch.positions[:1], train=False).words[0]
     pieces = [tokenizer.pieces[token] for token in batch.tokens[0]]
     shown = zip(batch.positions[0], batch.targets[0], np.argmax(logits, -1), batch.weights[0], strict=True)
     for position, target, guess, weight in shown:

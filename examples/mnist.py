@@ -44,7 +44,7 @@ def start(optimizer: optim.GradientTransformation, key: Any) -> State:
 
 def loss_fn(model: MnistCnn, key: Any, images: Any, labels: Any) -> Any:
     """The mean negative log-likelihood, with dropout."""
-    return nn.losses.nll_loss(model(images, key=key, train=True), labels)
+    return nn.losses.nll_loss(model(images, key=key), labels)
 
 
 def train_step(optimizer: optim.GradientTransformation, state: State, images: Any, labels: Any) -> tuple[State, Any]:
@@ -64,7 +64,7 @@ def training_batches(data: mnist_data.Mnist, seed: int, size: int) -> Batches:
 def eval_step(model: MnistCnn, batch: tuple[Any, Any]) -> Mean:
     """The accuracy of the model on a batch."""
     images, labels = batch
-    return Mean.init().add(correct(model(images), labels))
+    return Mean.init().add(correct(model(images, train=False), labels))
 
 
 def accuracy(model: MnistCnn, data: mnist_data.Mnist) -> float:

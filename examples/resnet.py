@@ -109,7 +109,7 @@ def start(config: ResNetConfig, optimizer: optim.GradientTransformation, key: An
 
 def loss_fn(model: ResNet, statistics: Any, images: Any, labels: Any, *, smoothing: float) -> Any:
     """The mean cross-entropy with smoothed labels, and the next running statistics."""
-    logits, statistics = model(images, statistics, train=True)
+    logits, statistics = model(images, statistics)
     targets = nn.losses.smooth_labels(nn.functional.one_hot(labels, logits.shape[-1]), smoothing)
     return tnp.mean(nn.losses.softmax_cross_entropy(logits, targets)), statistics
 

@@ -138,7 +138,7 @@ def train_step(optimizer: Any, state: State, batch: Any) -> tuple[State, Any]:
 @tvmfun.jit
 def eval_step(model: TransformerLanguageModel, batch: Padded) -> Mean:
     """The losses of the real windows of a batch, added up."""
-    losses = cross_entropy(model(batch.examples[:, :-1]), batch.examples[:, 1:], "none")
+    losses = cross_entropy(model(batch.examples[:, :-1], train=False), batch.examples[:, 1:], "none")
     return Mean.init().add(losses, where=batch.mask[:, None])
 
 
@@ -159,7 +159,7 @@ def sample(model: LSTMLanguageModel, prompt: Any, size: Any, key: Any, temperatu
 
     def step(carry: Any, i: Any) -> tuple[Any, Any]:
         token, hidden = carry
-        logits, hidden = model(token[None, None], hidden)
+        logits, hidden = model(token[None, None], hidden, train=False)
         drawn = random.categorical(random.fold_in(key, i), logits[0, 0] / temperature).astype("int32")
         token = tnp.where(i < size, prompt[i], drawn)
         return (token, hidden), token

@@ -23,7 +23,7 @@ TEST_BATCH = 500
 
 def predict(model, images):
     """The most likely digit of each image."""
-    return tnp.argmax(model(images), axis=-1).astype("int32")
+    return tnp.argmax(model(images, train=False), axis=-1).astype("int32")
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -1,5 +1,7 @@
 """Programs written as ONNX models, run by onnxruntime."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -137,10 +139,10 @@ def models():
     gpt2 = GPT2Config(50, n_positions=8, n_embd=16, n_layer=2, n_head=2)
     lstm = nn.LSTM(4, 8, key=key)
     return {
-        "BERT": (BERT.create(bert, key), tokens),
-        "GPT-2": (GPT2.create(gpt2, key), tokens),
+        "BERT": (partial(BERT.create(bert, key), train=False), tokens),
+        "GPT-2": (partial(GPT2.create(gpt2, key), train=False), tokens),
         "LSTM": (lambda x: lstm(x)[0], draw(2, 5, 4)),
-        "MNIST": (MnistCnn.create(key), draw(2, 28, 28, 1)),
+        "MNIST": (partial(MnistCnn.create(key), train=False), draw(2, 28, 28, 1)),
         "transposed convolution": (nn.ConvTranspose2d(3, 4, 3, stride=2, key=key), draw(1, 5, 4, 3)),
     }
 

@@ -209,7 +209,7 @@ def test_resnet(bottleneck, small_images):
     state = optimizer.init(model)
 
     def loss(model, statistics):
-        logits, statistics = model(images, statistics, train=True)
+        logits, statistics = model(images, statistics)
         return nn.losses.cross_entropy(logits, labels), statistics
 
     @tvmfun.jit
@@ -229,7 +229,7 @@ def test_resnet(bottleneck, small_images):
         reference.step()
     arrays = to_state_dict((model, statistics), table)
     assert_close(arrays, {k: v for k, v in module.state_dict().items() if "tracked" not in k}, 1e-9)
-    logits, _ = model(images, statistics)
+    logits, _ = model(images, statistics, train=False)
     np.testing.assert_allclose(logits, module.eval()(torch.tensor(images)).detach().numpy(), rtol=1e-9, atol=1e-9)
     module.load_state_dict(to_torch(arrays), strict=True)
 

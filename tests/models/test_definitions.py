@@ -75,8 +75,8 @@ def bert():
 def test_checkpoints_change_nothing(make):
     model, loss = make()
     gradient = tvmfun.jit(tvmfun.grad(loss), static_argnames=("train", "checkpoint"))
-    plain = gradient(model, key=KEY, train=True)
-    again = gradient(model, key=KEY, train=True, checkpoint=True)
+    plain = gradient(model, key=KEY)
+    again = gradient(model, key=KEY, checkpoint=True)
     for a, b in zip(tree.leaves(plain), tree.leaves(again), strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-5)
 
@@ -86,25 +86,25 @@ def test_checkpoints_change_nothing(make):
 def test_dropout_draws_from_the_key(make):
     model, loss = make()
     value = tvmfun.jit(loss, static_argnames="train")
-    first, again, other = (float(value(model, key=random.key(k), train=True)) for k in (0, 0, 1))
+    first, again, other = (float(value(model, key=random.key(k))) for k in (0, 0, 1))
     assert first == again != other
     with pytest.raises(ArgumentError, match="a key is needed for training"):
-        loss(model, train=True)
+        loss(model)
 
 
 @pytest.mark.slow
 def test_without_dropout_training_needs_no_key():
     model = GPT2.create(GPT2Config(20, 12, 16, 2, 2, dropout=0.0), KEY)
-    np.testing.assert_array_equal(model(TOKENS, train=True), model(TOKENS))
+    np.testing.assert_array_equal(model(TOKENS), model(TOKENS, train=False))
     model = LSTMLanguageModel.create(LSTMConfig(20, 8, 8, 2, dropout=0.0), KEY)
-    np.testing.assert_array_equal(model(TOKENS, train=True)[0], model(TOKENS)[0])
+    np.testing.assert_array_equal(model(TOKENS)[0], model(TOKENS, train=False)[0])
 
 
 def test_a_causal_model_does_not_look_ahead():
     for model in (gpt2()[0], TransformerLanguageModel.create(TransformerConfig(20, 16, 2, 16, max_length=12), KEY)):
         other = TOKENS.copy()
         other[:, 5:] = 0
-        a, b = np.asarray(model(TOKENS)), np.asarray(model(other))
+        a, b = (np.asarray(model(tokens, train=False)) for tokens in (TOKENS, other))
         np.testing.assert_allclose(a[:, :5], b[:, :5], rtol=1e-5, atol=1e-6)
         assert (a[:, 6] != b[:, 6]).any()
 
@@ -115,11 +115,11 @@ def test_bert_sees_neither_padding_nor_what_it_need_not_predict():
     lengths, other = np.array([8, 3, 5]), TOKENS.copy()
     other[1, 3:] = 7
     segments = (np.arange(8) > 3).astype("int32") + np.zeros_like(TOKENS)
-    a, b = (model(tokens, segments, lengths) for tokens in (TOKENS, other))
+    a, b = (model(tokens, segments, lengths, train=False) for tokens in (TOKENS, other))
     np.testing.assert_allclose(a.words[1, :3], b.words[1, :3], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(a.next_sentence, b.next_sentence, rtol=1e-5, atol=1e-6)
     positions = np.array([[1, 4], [0, 2], [3, 3]])
-    some = model(TOKENS, segments, lengths, positions).words
+    some = model(TOKENS, segments, lengths, positions, train=False).words
     np.testing.assert_allclose(
         some, np.take_along_axis(np.asarray(a.words), positions[..., None], 1), rtol=1e-5, atol=1e-6
     )
@@ -128,9 +128,9 @@ def test_bert_sees_neither_padding_nor_what_it_need_not_predict():
 @pytest.mark.slow
 def test_an_lstm_goes_on_from_its_state():
     model = LSTMLanguageModel.create(LSTMConfig(20, 8, 8, tied=True), KEY)
-    whole, _ = model(TOKENS)
-    first, state = model(TOKENS[:, :3], model.init_state(3))
-    second, _ = model(TOKENS[:, 3:], state)
+    whole, _ = model(TOKENS, train=False)
+    first, state = model(TOKENS[:, :3], model.init_state(3), train=False)
+    second, _ = model(TOKENS[:, 3:], state, train=False)
     np.testing.assert_allclose(np.concatenate([first, second], 1), whole, rtol=1e-5, atol=1e-6)
 
 
@@ -160,10 +160,10 @@ def test_a_resnet_trains_and_evaluates():
     model = ResNet.create(ResNetConfig((1, 1), width=4, num_classes=3, in_channels=1, small_images=True), KEY)
     images = np.random.default_rng(0).normal(size=(5, 8, 8, 1)).astype("float32")
     state = nn.init_state(model)
-    logits, new = model(images, state, train=True)
+    logits, new = model(images, state)
     assert logits.shape == (5, 3) and tree.structure(new) == tree.structure(state)
-    alone, same = model(images[:1], new)
-    np.testing.assert_allclose(alone, model(images, new)[0][:1], rtol=1e-4, atol=1e-5)
+    alone, same = model(images[:1], new, train=False)
+    np.testing.assert_allclose(alone, model(images, new, train=False)[0][:1], rtol=1e-4, atol=1e-5)
     assert tree.all(tree.map(lambda a, b: bool((a == b).all()), same, new))
 
 
@@ -191,9 +191,9 @@ def test_sizes_are_checked(make, message):
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: gpt2()[0](np.zeros((1, 13), "int32")),
-        lambda: bert()[0](np.zeros((1, 13), "int32")),
-        lambda: TransformerLanguageModel.create(TransformerConfig(9, 8, 2, 8, max_length=4), KEY)(TOKENS),
+        lambda: gpt2()[0](np.zeros((1, 13), "int32"), train=False),
+        lambda: bert()[0](np.zeros((1, 13), "int32"), train=False),
+        lambda: TransformerLanguageModel.create(TransformerConfig(9, 8, 2, 8, max_length=4), KEY)(TOKENS, train=False),
         lambda: DLRM.create(DLRMConfig((5, 5), 3, 4, (4,), (4,)), KEY)(np.ones((2, 3)), np.zeros((2, 3), "int32")),
     ],
 )

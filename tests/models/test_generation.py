@@ -29,7 +29,7 @@ def slow(model, tokens, count):
     """One full pass for each token, over an array that is as long as the model allows."""
     tokens = np.pad(tokens, ((0, 0), (0, count)))
     for position in range(tokens.shape[1] - count, tokens.shape[1]):
-        logits = np.asarray(model(np.pad(tokens, ((0, 0), (0, LENGTH - tokens.shape[1])))))
+        logits = np.asarray(model(np.pad(tokens, ((0, 0), (0, LENGTH - tokens.shape[1]))), train=False))
         tokens[:, position] = logits[:, position - 1].argmax(-1)
     return tokens
 
@@ -84,7 +84,7 @@ def test_draws_have_the_probabilities_of_the_model(model, top_k, top_p):
     tokens = np.tile(prompts(1, 5), (count, 1))
     settings = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "key": random.key(1)}
     drawn = generate(model, tokens, 1, max_length=16, **settings)[:, -1]
-    logits = np.asarray(model(tokens[:1]))[0, -1].astype("float64") / temperature
+    logits = np.asarray(model(tokens[:1], train=False))[0, -1].astype("float64") / temperature
     order = np.argsort(-logits)
     p = np.exp(logits - logits.max())
     p[order[top_k or WORDS :]] = 0

@@ -31,7 +31,7 @@ def all_sequences():
 def scores_of(model, row, targets, penalty):
     """The log-probabilities of targets, divided by the power of their lengths."""
     source = np.repeat(SOURCE[row : row + 1], len(targets), 0)
-    logp = np.asarray(nn.log_softmax(model(source, targets, np.repeat(LENGTHS[row], len(targets)))))
+    logp = np.asarray(nn.log_softmax(model(source, targets, np.repeat(LENGTHS[row], len(targets)), train=False)))
     chosen = np.take_along_axis(logp[:, :-1], targets[:, 1:, None], -1)[..., 0]
     counts = np.cumsum(np.pad(targets[:, 1:-1] == END, ((0, 0), (1, 0))), 1) == 0
     return (chosen * counts).sum(1) / (1 + counts.sum(1)) ** penalty
@@ -60,7 +60,7 @@ def test_one_beam_is_a_greedy_search(model):
     tokens = np.full((3, 7), END)
     tokens[:, 0] = BEGIN
     for position in range(6):
-        chosen = np.asarray(model(SOURCE, tokens, LENGTHS))[:, position].argmax(-1)
+        chosen = np.asarray(model(SOURCE, tokens, LENGTHS, train=False))[:, position].argmax(-1)
         ended = (tokens[:, 1 : position + 1] == END).any(1)
         tokens[:, position + 1] = np.where(ended, END, chosen)
     np.testing.assert_array_equal(found.tokens[:, 0], tokens)

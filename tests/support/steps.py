@@ -69,7 +69,7 @@ def bert_step(config: BERTConfig, batch: int, length: int, amp: str | None = Non
 
     def loss(model, batch, key, rest):
         tokens, positions, targets, weights = batch
-        output = model(tokens, predictions=positions, key=key, train=True)
+        output = model(tokens, predictions=positions, key=key)
         return tnp.sum(cross_entropy(output.words, targets) * weights) / tnp.sum(weights), rest
 
     return _step(partial(BERT.create, config), loss, ADAMW, types, amp)
@@ -79,7 +79,7 @@ def gpt2_step(config: GPT2Config, batch: int, length: int, amp: str | None = Non
     """GPT-2, which predicts the next word."""
 
     def loss(model, tokens, key, rest):
-        return language_model_loss(model(tokens[:, :-1], key=key, train=True), tokens[:, 1:]), rest
+        return language_model_loss(model(tokens[:, :-1], key=key), tokens[:, 1:]), rest
 
     return _step(partial(GPT2.create, config), loss, ADAMW, ShapeDtype((batch, length + 1), "int32"), amp)
 
@@ -88,7 +88,7 @@ def lstm_step(config: LSTMConfig, batch: int, length: int, amp: str | None = Non
     """An LSTM, which predicts the next word and hands its state to the next batch."""
 
     def loss(model, tokens, key, hidden):
-        logits, hidden = model(tokens[:, :-1], hidden, key=key, train=True)
+        logits, hidden = model(tokens[:, :-1], hidden, key=key)
         return language_model_loss(logits, tokens[:, 1:]), hidden
 
     create = partial(LSTMLanguageModel.create, config)
@@ -113,7 +113,7 @@ def resnet_step(config: ResNetConfig, batch: int, size: int, amp: str | None = N
 
     def loss(model, batch, key, statistics):
         images, labels = batch
-        logits, statistics = model(images, statistics, train=True)
+        logits, statistics = model(images, statistics)
         return tnp.mean(cross_entropy(logits, labels)), statistics
 
     types = ShapeDtype((batch, size, size, config.in_channels), "float32"), ShapeDtype((batch,), "int32")

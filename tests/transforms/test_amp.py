@@ -431,7 +431,7 @@ def _words():
 
     def loss(params, tokens, masked, key):
         x = params["words"](tnp.where(masked, words, tokens)) + params["places"](np.arange(length))
-        x = params["norm"](params["blocks"](x, key=key, train=True))
+        x = params["norm"](params["blocks"](x, key=key))
         losses = nn.losses.cross_entropy(params["words"].attend(x), tokens, reduction="none")
         return tnp.sum(losses * masked) / (tnp.sum(masked) + 1e-6)
 

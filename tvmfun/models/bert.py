@@ -104,7 +104,7 @@ class BERTBlock:
             nn.Dropout(rate),
         )
 
-    def __call__(self, x: Array, lengths: ArrayLike | None, *, key: Key | None = None, train: bool = False) -> Array:
+    def __call__(self, x: Array, lengths: ArrayLike | None, *, key: Key | None = None, train: bool = True) -> Array:
         """Maps sequences (batch, length, width) to sequences; tokens from ``lengths`` (batch,) on are not seen."""
         keys = dropout_keys("BERTBlock", key, train, self.dropout.rate, 3)
         attended = self.attention(x, key_value_seq_lengths=lengths, key=keys[0], train=train)
@@ -154,7 +154,7 @@ class BERT:
 
     >>> config = BERTConfig(50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
     >>> model = BERT.create(config, random.key(0))
-    >>> model(tnp.zeros((2, 8), "int32")).words.shape
+    >>> model(tnp.zeros((2, 8), "int32"), train=False).words.shape
     (2, 8, 50)
     """
 
@@ -202,7 +202,7 @@ class BERT:
         predictions: ArrayLike | None = None,
         *,
         key: Key | None = None,
-        train: bool = False,
+        train: bool = True,
         checkpoint: bool = False,
     ) -> BERTOutput:
         """Returns the logits of words and of the next sentence.

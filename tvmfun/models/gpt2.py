@@ -91,7 +91,7 @@ class GPT2Block:
             nn.Dropout(config.dropout),
         )
 
-    def __call__(self, x: Array, *, key: Key | None = None, train: bool = False) -> Array:
+    def __call__(self, x: Array, *, key: Key | None = None, train: bool = True) -> Array:
         """Maps sequences (batch, length, width) to sequences; ``key`` is for the dropout while training."""
         keys = dropout_keys("GPT2Block", key, train, self.dropout.rate, 3)
         attended = self.attn(self.ln_1(x), is_causal=True, key=keys[0], train=train)
@@ -118,7 +118,7 @@ class GPT2:
     vocab_size). The table of tokens is also the last layer.
 
     >>> model = GPT2.create(GPT2Config.mini(65), random.key(0))
-    >>> model(tnp.zeros((2, 16), "int32")).shape
+    >>> model(tnp.zeros((2, 16), "int32"), train=False).shape
     (2, 16, 65)
     """
 
@@ -148,7 +148,7 @@ class GPT2:
         return tree.map_with_path(lambda path, x: x * scale if tree.keystr(path).endswith(into_stream) else x, model)
 
     def __call__(
-        self, tokens: ArrayLike, *, key: Key | None = None, train: bool = False, checkpoint: bool = False
+        self, tokens: ArrayLike, *, key: Key | None = None, train: bool = True, checkpoint: bool = False
     ) -> Array:
         """Returns the logits of the next token after each position.
 

@@ -23,7 +23,7 @@ class MnistCnn:
     Source: ``examples/mnist`` of PyTorch, with channels last.
 
     >>> model = MnistCnn.create(random.key(0))
-    >>> model(tnp.zeros((2, 28, 28, 1))).shape
+    >>> model(tnp.zeros((2, 28, 28, 1)), train=False).shape
     (2, 10)
     """
 
@@ -47,7 +47,7 @@ class MnistCnn:
             nn.Dropout(0.5),
         )
 
-    def __call__(self, images: Any, *, key: Any = None, train: bool = False) -> Any:
+    def __call__(self, images: Any, *, key: Any = None, train: bool = True) -> Any:
         """Returns log-probabilities of shape (batch, 10); ``key`` is needed to drop units while training."""
         first, second = dropout_keys("MnistCnn", key, train, self.dropout1.rate, 2)
         x = F.relu(self.conv1(images))

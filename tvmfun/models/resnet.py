@@ -87,7 +87,7 @@ class ResidualBlock:
             down = _conv(inputs, outputs, 1, stride, keys[3], dtype), nn.BatchNorm(outputs, dtype=dtype)
         return cls(tuple(convs), tuple(nn.BatchNorm(n, dtype=dtype) for n, _, _ in plan), down)
 
-    def __call__(self, x: Array, state: PyTree, *, train: bool = False) -> tuple[Array, PyTree]:
+    def __call__(self, x: Array, state: PyTree, *, train: bool = True) -> tuple[Array, PyTree]:
         """Maps images (batch, height, width, channels) to images; also returns the next state."""
         y, norms = x, []
         for i, (conv, norm, statistics) in enumerate(zip(self.convs, self.norms, state["norms"], strict=True)):
@@ -111,7 +111,7 @@ class ResNet:
     (batch, num_classes) and the next statistics.
 
     >>> model = ResNet.create(ResNetConfig((1, 1), width=8, num_classes=10, small_images=True), random.key(0))
-    >>> logits, statistics = model(tnp.zeros((2, 8, 8, 3)), nn.init_state(model), train=True)
+    >>> logits, statistics = model(tnp.zeros((2, 8, 8, 3)), nn.init_state(model))
     >>> logits.shape
     (2, 10)
     """
@@ -143,7 +143,7 @@ class ResNet:
             config,
         )
 
-    def __call__(self, images: ArrayLike, state: PyTree, *, train: bool = False) -> tuple[Array, PyTree]:
+    def __call__(self, images: ArrayLike, state: PyTree, *, train: bool = True) -> tuple[Array, PyTree]:
         """Returns logits and the next running statistics; ``train`` normalizes by the batch's own."""
         x, norm = self.norm(self.conv(images), state["norm"], train=train)
         x = F.relu(x)

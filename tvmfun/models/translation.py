@@ -29,7 +29,7 @@ class Translator:
     position of the target, (batch, target length, vocab_size).
 
     >>> model = Translator.create(TransformerConfig(30, 16, 2, 32), random.key(0))
-    >>> model(tnp.zeros((2, 5), "int32"), tnp.zeros((2, 7), "int32")).shape
+    >>> model(tnp.zeros((2, 5), "int32"), tnp.zeros((2, 7), "int32"), train=False).shape
     (2, 7, 30)
     """
 
@@ -60,7 +60,7 @@ class Translator:
         source_lengths: ArrayLike | None = None,
         *,
         key: Key | None = None,
-        train: bool = False,
+        train: bool = True,
     ) -> Array:
         """Returns the logits of the next token of the target.
 

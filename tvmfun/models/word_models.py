@@ -102,7 +102,7 @@ class TransformerLanguageModel:
     Call it with tokens, integers of shape (batch, length); it returns the logits of each next token.
 
     >>> model = TransformerLanguageModel.create(TransformerConfig(50, 16, 2, 16), random.key(0))
-    >>> model(tnp.zeros((2, 8), "int32")).shape
+    >>> model(tnp.zeros((2, 8), "int32"), train=False).shape
     (2, 8, 50)
     """
 
@@ -127,7 +127,7 @@ class TransformerLanguageModel:
             config,
         )
 
-    def __call__(self, tokens: ArrayLike, *, key: Key | None = None, train: bool = False) -> Array:
+    def __call__(self, tokens: ArrayLike, *, key: Key | None = None, train: bool = True) -> Array:
         """Returns the logits of the next token after each position; ``key`` is for the dropout while training.
 
         Raises:
@@ -193,7 +193,7 @@ class LSTMLanguageModel:
     logits of each next token and the new state.
 
     >>> model = LSTMLanguageModel.create(LSTMConfig(50, 8, 8), random.key(0))
-    >>> logits, state = model(tnp.zeros((2, 5), "int32"))
+    >>> logits, state = model(tnp.zeros((2, 5), "int32"), train=False)
     >>> logits.shape
     (2, 5, 50)
     """
@@ -224,7 +224,7 @@ class LSTMLanguageModel:
         )
 
     def __call__(
-        self, tokens: ArrayLike, state: PyTree = None, *, key: Key | None = None, train: bool = False
+        self, tokens: ArrayLike, state: PyTree = None, *, key: Key | None = None, train: bool = True
     ) -> tuple[Array, PyTree]:
         """Returns logits and the state; ``key`` is for the dropout while training."""
         keys = dropout_keys("LSTMLanguageModel", key, train, self.dropout.rate, 3)
