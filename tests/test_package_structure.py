@@ -28,8 +28,8 @@ LAYERS = """
     jit
     checks lax tune
     calibration random resampling
-    data image nn scipy
-    metrics optim
+    data image nn
+    metrics optim scipy
     interop
     models
     __main__ loops

@@ -2,6 +2,8 @@
 
 import math
 import pickle
+from functools import partial
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -82,6 +84,30 @@ def test_softmax_does_not_overflow():
     np.testing.assert_allclose(F.softmax(x), jax.nn.softmax(x), rtol=1e-6)
     np.testing.assert_allclose(F.log_softmax(x), jax.nn.log_softmax(x), rtol=1e-6)
     np.testing.assert_allclose(F.logsumexp(x, axis=-1), jax.nn.logsumexp(x, axis=-1), rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_sums_of_many_halves_are_finite(dtype, compiled):
+    x = (np.arange(70000) % 7 / 8).astype(tvmfun.dtypes.canonical(dtype))
+    functions = {
+        "softmax": lambda n, x: n.softmax(x),
+        "log_softmax": lambda n, x: n.log_softmax(x),
+        "logsumexp": lambda n, x: n.logsumexp(x),
+        "logsumexp with factors": lambda n, x: n.logsumexp(x, b=2 * n.ones_like(x)),
+        "masked": lambda n, x: n.log_softmax(x, where=x < 0.5),
+        "gradient": lambda n, x: n.grad(lambda x: n.logsumexp(x))(x),
+    }
+    for name, function in functions.items():
+        ours = SimpleNamespace(**vars(F), ones_like=tnp.ones_like, grad=tvmfun.grad)
+        call = partial(function, ours)
+        with x64(True):
+            theirs = SimpleNamespace(**vars(jax.nn), ones_like=jnp.ones_like, grad=jax.grad)
+            wanted = np.asarray(function(theirs, jnp.asarray(x.astype("float64"))))
+        got = (tvmfun.jit(call) if compiled else call)(x)
+        assert got.dtype == x.dtype
+        rtol, atol = 2 * float(tnp.finfo(dtype).eps), float(tnp.finfo(dtype).smallest_subnormal)
+        np.testing.assert_allclose(np.asarray(got).astype("float64"), wanted, rtol, atol, err_msg=name)
 
 
 def test_logsumexp_of_infinities():

@@ -11,6 +11,8 @@ from tvmfun import dtypes, lax
 from tvmfun.core.array import Array
 from tvmfun.errors import DtypeError, ShapeError
 from tvmfun.nn.functional.floats import floats
+from tvmfun.numpy.promotion import at_least_float32
+from tvmfun.numpy.shapes import normalize_axes
 from tvmfun.typing import ArrayLike, DTypeLike
 
 __all__ = ["log_softmax", "logmeanexp", "logsumexp", "one_hot", "softmax"]
@@ -29,7 +31,9 @@ def softmax(x: ArrayLike, axis: Axis = -1, where: ArrayLike | None = None) -> Ar
     >>> softmax(tnp.asarray([1000.0, 1000.0]))
     Array([0.5, 0.5], dtype=float32)
     """
-    return softmax_of_shifted(below_max(x, axis, where), axis, where)
+    x = floats(x)
+    axes = normalize_axes("softmax", axis, x.ndim)
+    return softmax_of_shifted(below_max(x, axes, where), axes, where)
 
 
 def log_softmax(x: ArrayLike, axis: Axis = -1, where: ArrayLike | None = None) -> Array:
@@ -43,8 +47,11 @@ def log_softmax(x: ArrayLike, axis: Axis = -1, where: ArrayLike | None = None) -
     >>> log_softmax(tnp.asarray([1000.0, 0.0]))
     Array([    0., -1000.], dtype=float32)
     """
-    shifted = below_max(x, axis, where)
-    result = shifted - tnp.log(_sum(_exp(shifted, where), axis, where))
+    x = floats(x)
+    axes = normalize_axes("log_softmax", axis, x.ndim)
+    shifted = below_max(x, axes, where)
+    logarithm = tnp.log(_sum(_exp(shifted, where), axes, where))
+    result = shifted - tnp.astype(logarithm, shifted.dtype)
     return result if where is None else tnp.where(where, result, -math.inf)
 
 
@@ -74,7 +81,8 @@ def logsumexp(
     >>> logsumexp(tnp.asarray([1.0, 1.0]), b=tnp.asarray([1.0, -3.0]), return_sign=True)
     (Array(1.6931472, dtype=float32), Array(-1., dtype=float32))
     """
-    x, axes = floats(x), _axes(axis)
+    x = floats(x)
+    axes = normalize_axes("logsumexp", axis, x.ndim)
     if b is not None:
         x, b = tnp.broadcast_arrays(x, tnp.asarray(b))
         where = (b != 0) if where is None else tnp.logical_and(b != 0, where)
@@ -84,9 +92,10 @@ def logsumexp(
     exponentials = tnp.exp(masked - largest)
     if b is not None:
         exponentials = tnp.where(b != 0, b * exponentials, 0)
-    total = tnp.sum(exponentials, axis=axes, keepdims=True)
-    sign = tnp.sign(total)
-    result = tnp.log(tnp.abs(total) if return_sign else total) + largest
+    total = tnp.sum(at_least_float32(exponentials), axis=axes, keepdims=True)
+    sign = tnp.astype(tnp.sign(total), x.dtype)
+    logarithm = tnp.log(tnp.abs(total) if return_sign else total)
+    result = tnp.astype(logarithm, x.dtype) + largest
     if not keepdims:
         result, sign = tnp.squeeze(result, axis=axes), tnp.squeeze(sign, axis=axes)
     return (result, sign) if return_sign else result
@@ -104,10 +113,11 @@ def logmeanexp(x: ArrayLike, axis: Axis = None, where: ArrayLike | None = None, 
     >>> float(logmeanexp(tnp.asarray([1000.0, 1000.0])))
     1000.0
     """
-    x, axes = floats(x), _axes(axis)
+    x = floats(x)
+    axes = normalize_axes("logmeanexp", axis, x.ndim)
     counted = tnp.broadcast_to(True if where is None else tnp.asarray(where), x.shape)
-    count = tnp.sum(tnp.astype(counted, x.dtype), axis=axes, keepdims=keepdims)
-    return logsumexp(x, axis, keepdims=keepdims, where=where) - tnp.log(count)
+    count = tnp.sum(at_least_float32(tnp.astype(counted, x.dtype)), axis=axes, keepdims=keepdims)
+    return logsumexp(x, axis, keepdims=keepdims, where=where) - tnp.astype(tnp.log(count), x.dtype)
 
 
 def one_hot(labels: ArrayLike, num_classes: int, dtype: DTypeLike | None = None, axis: int = -1) -> Array:
@@ -140,9 +150,8 @@ def one_hot(labels: ArrayLike, num_classes: int, dtype: DTypeLike | None = None,
 # -- parts that attention and losses share ---------------------------------------------------------------------
 
 
-def below_max(x: ArrayLike, axis: Axis, where: ArrayLike | None = None) -> Array:
+def below_max(x: Array, axis: Axis, where: ArrayLike | None = None) -> Array:
     """The array less its maximum along axes, so that exponentials do not overflow; 0 where a mask is false."""
-    x = floats(x)
     if where is None:
         is_empty = isinstance(x.size, int) and not x.size
         return x - maxima(x, axis, initial=-math.inf if is_empty else None)
@@ -152,13 +161,13 @@ def below_max(x: ArrayLike, axis: Axis, where: ArrayLike | None = None) -> Array
 
 def maxima(x: Array, axis: Axis, initial: float | None = None) -> Array:
     """The maximum along axes, which stay with size 1, and without a gradient: softmax does not depend on it."""
-    return lax.stop_gradient(tnp.max(x, axis=_axes(axis), keepdims=True, initial=initial))
+    return lax.stop_gradient(tnp.max(x, axis=axis, keepdims=True, initial=initial))
 
 
 def softmax_of_shifted(shifted: Array, axis: Axis, where: ArrayLike | None = None) -> Array:
     """The softmax of an array that :func:`below_max` has returned."""
     exponentials = _exp(shifted, where)
-    return exponentials / _sum(exponentials, axis, where)
+    return tnp.astype(exponentials / _sum(exponentials, axis, where), shifted.dtype)
 
 
 def _exp(shifted: Array, where: ArrayLike | None) -> Array:
@@ -166,10 +175,7 @@ def _exp(shifted: Array, where: ArrayLike | None) -> Array:
 
 
 def _sum(exponentials: Array, axis: Axis, where: ArrayLike | None) -> Array:
-    total = tnp.sum(exponentials, axis=_axes(axis), keepdims=True)
+    # In float16 the sum of 65,520 ones would be infinite.
+    total = tnp.sum(at_least_float32(exponentials), axis=axis, keepdims=True)
     # Where the mask is false everywhere the sum is 0, and a division by it would make gradients elsewhere NaN.
     return total if where is None else tnp.where(total > 0, total, 1)
-
-
-def _axes(axis: Axis) -> int | tuple[int, ...] | None:
-    return axis if axis is None or isinstance(axis, int) else tuple(axis)

@@ -12,6 +12,7 @@ from tvmfun.errors import DtypeError, ShapeError
 from tvmfun.nn.functional.floats import floats
 from tvmfun.nn.functional.softmax import maxima
 from tvmfun.nn.losses.arguments import Reduction, are_classes, reduced
+from tvmfun.numpy.promotion import at_least_float32
 from tvmfun.typing import ArrayLike
 
 __all__ = ["cross_entropy", "mse_loss", "nll_loss"]
@@ -116,5 +117,6 @@ def _nll(where: str, scores: Any, labels: Any, reduction: Reduction, are_normali
     indices = tnp.where(is_class, labels, 0)
     losses = -tnp.take_along_axis(scores, indices[..., None], axis=-1, mode="fill", fill_value=0)[..., 0]
     if not are_normalized:  # the logarithm is subtracted only from the chosen scores
-        losses = tnp.log(tnp.sum(tnp.exp(scores), axis=-1)) + losses
+        total = tnp.sum(at_least_float32(tnp.exp(scores)), axis=-1)  # might be infinite in float16
+        losses = tnp.astype(tnp.log(total), scores.dtype) + losses
     return reduced(where, tnp.where(is_class, losses, math.nan), reduction)

@@ -6,6 +6,7 @@ form where there is one. Two functions are missing, ``wofz`` and ``sph_harm_y``,
 
 from tvmfun.boundary import publish as _publish
 from tvmfun.names import missing as _missing
+from tvmfun.nn.functional.softmax import logsumexp
 from tvmfun.scipy.special.bessel import bessel_jn, i0, i0e, i1, i1e
 from tvmfun.scipy.special.entropies import (
     boxcox,
@@ -15,7 +16,6 @@ from tvmfun.scipy.special.entropies import (
     kl_div,
     log_softmax,
     logit,
-    logsumexp,
     rel_entr,
     softmax,
     xlog1py,

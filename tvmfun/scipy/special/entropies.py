@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
-from tvmfun import lax
+from tvmfun import lax, nn
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
-from tvmfun.errors import ArgumentError
 from tvmfun.lax.special import in_full_precision
 from tvmfun.lax.staging import compiled, with_partials
-from tvmfun.numpy.promotion import operands
 from tvmfun.typing import ArrayLike
 
 Axes = int | Sequence[int] | None
@@ -141,75 +138,13 @@ def boxcox1p(x: ArrayLike, lmbda: ArrayLike) -> Array:
     return in_full_precision("boxcox1p", _BOXCOX1P, x, lmbda)
 
 
-def _largest(x: Array, axes: Any) -> Array:
-    """The largest element, through which no gradient flows; 0 where it is infinite or there is none."""
-    largest = tnp.max(lax.stop_gradient(x), axis=axes, keepdims=True, initial=-math.inf)
-    return tnp.where(tnp.isfinite(largest), largest, 0.0)
-
-
-def logsumexp(
-    a: ArrayLike,
-    axis: Axes = None,
-    b: ArrayLike | None = None,
-    keepdims: bool = False,
-    return_sign: bool = False,
-    where: Any = None,
-) -> Any:
-    r"""Returns :math:`\ln \sum_i b_i e^{a_i}` without overflow.
-
-    Args:
-        a: an array.
-        axis: the axis or axes to sum over; None for all.
-        b: the factors, which broadcast with ``a``; by default 1.
-        keepdims: whether to keep the axes, with size 1.
-        return_sign: whether to return also the sign of the sum, ``(log, sign)``. Otherwise the logarithm of a negative
-            sum is NaN.
-        where: bools, the elements to sum; by default all.
-
-    >>> float(logsumexp(tnp.asarray([1000.0, -1000.0])))
-    1000.0
-    """
-    values = [tnp.asarray(x) for x in operands("logsumexp", a, *(() if b is None else (b,)), floating=True)]
-    values = tnp.broadcast_arrays(*values, *(() if where is None else (tnp.asarray(where, "bool"),)))
-    x = values[0]
-    if where is not None:
-        x = tnp.where(values[-1], x, -math.inf)
-    factor = None
-    if b is not None:
-        factor = values[1] if where is None else tnp.where(values[-1], values[1], 0.0)
-        x = tnp.where(factor == 0, -math.inf, x)  # 0 times infinity is 0
-    axes = axis if axis is None or isinstance(axis, int) else tuple(axis)
-    largest = _largest(x, axes)
-    terms = tnp.exp(x - largest)
-    total = tnp.sum(terms if factor is None else factor * terms, axis=axes, keepdims=True)
-    sign = tnp.sign(total)
-    if return_sign:
-        total = tnp.abs(total)
-    log = tnp.log(total) + largest
-    if not keepdims:
-        log, sign = tnp.squeeze(log, axis=axes), tnp.squeeze(sign, axis=axes)
-    return (log, sign) if return_sign else log
-
-
-def _axes(name: str, axis: Axes, x: Array) -> tuple[int, ...]:
-    if axis is None:
-        return tuple(range(x.ndim))
-    axes = (axis,) if isinstance(axis, int) else tuple(axis)
-    if not all(-x.ndim <= i < x.ndim for i in axes):
-        raise ArgumentError(name, f"{x.aval} has no such axis", got=repr(axis))
-    return axes
-
-
 def softmax(x: ArrayLike, /, *, axis: Axes = None) -> Array:
     r"""Returns :math:`e^{x_i} / \sum_j e^{x_j}` over an axis, several, or all by default.
 
     >>> softmax(tnp.zeros(4)).tolist()
     [0.25, 0.25, 0.25, 0.25]
     """
-    x = tnp.asarray(operands("softmax", x, floating=True)[0])
-    axes = _axes("softmax", axis, x)
-    terms = tnp.exp(x - _largest(x, axes))
-    return terms / tnp.sum(terms, axis=axes, keepdims=True)
+    return nn.softmax(x, axis)
 
 
 def log_softmax(x: ArrayLike, /, *, axis: Axes = None) -> Array:
@@ -218,7 +153,4 @@ def log_softmax(x: ArrayLike, /, *, axis: Axes = None) -> Array:
     >>> round(float(log_softmax(tnp.asarray([0.0, 200.0]))[0]), 3)
     -200.0
     """
-    x = tnp.asarray(operands("log_softmax", x, floating=True)[0])
-    axes = _axes("log_softmax", axis, x)
-    shifted = x - _largest(x, axes)
-    return shifted - tnp.log(tnp.sum(tnp.exp(shifted), axis=axes, keepdims=True))
+    return nn.log_softmax(x, axis)

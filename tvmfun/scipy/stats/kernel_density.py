@@ -11,9 +11,9 @@ from tvmfun import random
 from tvmfun.boundary import described
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
+from tvmfun.nn.functional.softmax import logsumexp
 from tvmfun.numpy import linalg
 from tvmfun.scipy.linalg.solvers import solve_triangular
-from tvmfun.scipy.special.entropies import logsumexp
 from tvmfun.scipy.special.error_functions import ndtr
 from tvmfun.scipy.stats.standard import arrays
 from tvmfun.tree_util import register_pytree_node_class
