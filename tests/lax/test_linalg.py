@@ -499,3 +499,42 @@ def test_determinants_of_singular_matrices(size, rank):
     det = tvmfun.numpy.linalg.det
     for got, want in zip([det(x), tvmfun.grad(det)(x), tvmfun.hessian(det)(x)], expected, strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-10, atol=1e-10)
+
+
+def adjugate(a):
+    size = len(a)
+    minor = lambda i, j: np.linalg.det(np.delete(np.delete(a, j, 0), i, 1))
+    return np.array([[(-1) ** (i + j) * minor(i, j) for j in range(size)] for i in range(size)])
+
+
+SINGULAR = {
+    "equal columns": lambda a: np.concatenate([a[:, 1:2], a[:, 1:]], 1),
+    "equal rows": lambda a: np.concatenate([a[:-1], a[:1]]),
+    "a column of zeros": lambda a: a * (np.arange(len(a)) != 2),
+    "a row of zeros": lambda a: a * (np.arange(len(a)) != 2)[:, None],
+    "two columns of zeros": lambda a: a * (np.arange(len(a)) < len(a) - 2),
+    "small integers": lambda a: np.concatenate([a[:, :-1], a[:, :2].sum(1, keepdims=True)], 1).round(),
+    "zeros": np.zeros_like,
+}
+
+
+@pytest.mark.parametrize("size", [5, 6, 17])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.quick("float64-5", "float32-17")
+def test_gradients_of_determinants_of_larger_singular_matrices(size, dtype):
+    rng = np.random.default_rng(size)
+    x = np.stack([make(rng.normal(size=(size, size))) for make in SINGULAR.values()])
+    want = np.stack([adjugate(a).T for a in x])
+    det, sum = tvmfun.numpy.linalg.det, tvmfun.numpy.sum
+    dynamic = tvmfun.jit(tvmfun.grad(lambda x: sum(det(x))), dynamic_shapes=(("b", "n", "n"),))
+    gradients = {
+        "batch": tvmfun.grad(lambda x: sum(det(x))),
+        "vmap": tvmfun.vmap(tvmfun.grad(det)),
+        "forward": tvmfun.vmap(tvmfun.jacfwd(det)),
+        "dynamic": dynamic,
+    }
+    scale = np.abs(want).max((1, 2), keepdims=True) + 1e-30
+    for name, gradient in gradients.items():
+        got = np.asarray(gradient(x.astype(dtype)))
+        tolerance = 50 * size * np.finfo(dtype).eps
+        np.testing.assert_array_less(np.abs(got - want) / scale, tolerance, err_msg=name)

@@ -16,7 +16,19 @@ from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.numpy.creation import eye, ones
 from tvmfun.numpy.diagonals import diagonal
 from tvmfun.numpy.dtypes import astype, finfo
-from tvmfun.numpy.elementwise import abs, greater, log, multiply, not_equal, reciprocal, remainder, sign, square, where
+from tvmfun.numpy.elementwise import (
+    abs,
+    equal,
+    greater,
+    log,
+    multiply,
+    not_equal,
+    reciprocal,
+    remainder,
+    sign,
+    square,
+    where,
+)
 from tvmfun.numpy.indexing import take_along_axis
 from tvmfun.numpy.linalg.decompositions import floats, matrix, svd, svdvals
 from tvmfun.numpy.products import matmul
@@ -62,10 +74,15 @@ def solve(a: NestedArrayLike, b: NestedArrayLike) -> Array:
         raise ShapeError("solve", "both sides must have the same number of rows", got=f"{a.aval} and {b.aval}")
     a, b = _with_equal_lead(a, b, "solve")
     factors, _, permutation = ops.lu(a)
-    x = take_along_axis(b, expand_dims(permutation, -1), -2, mode="promise_in_bounds")
-    x = ops.triangular_solve(factors, x, lower=True, transpose_a=False, unit_diagonal=True)
-    x = ops.triangular_solve(factors, x, lower=False, transpose_a=False, unit_diagonal=False)
+    x = _solve_factored(factors, factors, permutation, b)
     return x[..., 0] if is_vector else x
+
+
+def _solve_factored(lower: Array, upper: Array, permutation: Array, b: Array) -> Array:
+    """Solves ``l @ u @ x = b[permutation]`` with the unit lower triangle of one array and the upper one of another."""
+    x = take_along_axis(b, expand_dims(permutation, -1), -2, mode="promise_in_bounds")
+    x = ops.triangular_solve(lower, x, lower=True, transpose_a=False, unit_diagonal=True)
+    return ops.triangular_solve(upper, x, lower=False, transpose_a=False, unit_diagonal=False)
 
 
 def inv(a: NestedArrayLike) -> Array:
@@ -77,8 +94,8 @@ def inv(a: NestedArrayLike) -> Array:
 def det(a: NestedArrayLike) -> Array:
     """Returns the determinants.
 
-    Derivatives are exact for matrices of up to 4 x 4, even singular ones. For larger singular matrices, and for
-    singular ones of dynamic size, they are NaN.
+    The derivative is exact even for singular matrices, up to 4 x 4 to any order. Second derivatives of larger singular
+    matrices are not: they are NaN, or differences of large numbers.
 
     >>> det([[1.0, 2.0], [3.0, 4.0]])
     Array(-2., dtype=float32)
@@ -89,8 +106,34 @@ def det(a: NestedArrayLike) -> Array:
         return ones(a.shape[:-2], a.dtype)
     if not dims.is_dynamic(size) and size <= 4:
         return _expanded(a)
+    if not is_tracing():
+        return _det_from_lu(a)
+    program, captured = control.closed(_det_from_lu, [a.aval], "det")
+    rule = calls.Rule(_det_and_tangent)
+    return calls.custom_jvp_call(*captured, a, program=program, rule=rule, captured=len(captured))[0]
+
+
+def _det_from_lu(a: Array) -> Array:
     factors, pivots, _ = ops.lu(a)
     return multiply(prod(diagonal(factors, 0, -2, -1), -1), _parity(pivots, a.dtype))
+
+
+def _det_and_tangent(a: Array, da: Array) -> list[Array]:
+    """The determinants and their tangents, ``det(a) * trace(inv(a) @ da)``, which are finite for singular matrices.
+
+    A pivot of 0 is replaced by one so small that the error is less than that of rounding; it cancels in the product.
+    With two such pivots the tangent is 0.
+    """
+    factors, pivots, permutation = ops.lu(a)
+    values = diagonal(factors, 0, -2, -1)
+    parity, is_zero = _parity(pivots, a.dtype), equal(values, 0)
+    largest = max(abs(values), -1, keepdims=True)
+    smallest = float(finfo(a.dtype).eps) ** 2 * where(equal(largest, 0), 1, largest)
+    filled = where(is_zero, smallest, values)
+    upper = where(eye(a.shape[-1], dtype=np.bool_), expand_dims(filled, -1), factors)
+    x = _solve_factored(factors, upper, permutation, da)
+    scale = where(greater(sum(is_zero, -1), 1), 0, prod(filled, -1) * parity)
+    return [multiply(prod(values, -1), parity), scale * sum(diagonal(x, 0, -2, -1), -1)]
 
 
 def _expanded(a: Array) -> Array:
