@@ -40,6 +40,7 @@ from tvmfun.lower.rewrite.leading_batches import move_batch_axes_first
 from tvmfun.lower.rewrite.loop_conversions import convert_outside_loops
 from tvmfun.lower.rewrite.loop_invariants import hoist_invariants
 from tvmfun.lower.rewrite.loop_panels import pack_loop_panels
+from tvmfun.lower.rewrite.rounded_comparisons import round_compared
 from tvmfun.lower.rewrite.scatter_updates import fuse_scatter_updates
 from tvmfun.lower.rewrite.slice_updates import update_slices
 from tvmfun.lower.rewrite.split_products import split_products
@@ -72,7 +73,7 @@ def rewritten(program: Program, target: Target) -> Program:
         program = convert_outside_loops(program)
         program = align_columns(program)
         program = gather_early(program)
-    return update_slices(program, target)
+    return update_slices(round_compared(program), target)
 
 
 def fused(program: Program, target: Target) -> list[Kernel]:

@@ -453,8 +453,9 @@ def bits_of(value: Expr, dtype: str) -> Expr:
     if is_choice(value):
         condition, *parts = value.args
         return tirx.if_then_else(condition, *(bits_of(part, dtype) for part in parts))
-    if isinstance(value, tirx.FloatImm) and str(value.ty) == "bfloat16":
-        return tirx.const(int(np.array(value.value, dtypes.bfloat16).view(np.uint16)), dtype)
+    number = value.value if isinstance(value, tirx.Cast) else value  # LLVM has no bits of a constant that is cast
+    if isinstance(number, tirx.FloatImm) and str(value.ty) == "bfloat16":
+        return tirx.const(int(np.array(number.value, dtypes.bfloat16).view(np.uint16)), dtype)
     if called(value) == "tirx.reinterpret":
         return bits_of(value.args[0], dtype)
     return tirx.reinterpret(dtype, value)

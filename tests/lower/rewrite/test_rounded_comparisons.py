@@ -1,0 +1,83 @@
+"""Comparisons and extrema of bfloat16: a value is the same in each kernel that computes it."""
+
+import numpy as np
+import pytest
+
+import tvmfun
+import tvmfun.numpy as tnp
+from tvmfun import lax, nn
+from tvmfun.core.trace import trace_flat
+from tvmfun.lower.rewrite.rounded_comparisons import round_compared
+from tvmfun.ops import pointwise as pw
+
+RNG = np.random.default_rng(0)
+X = tnp.asarray(RNG.normal(size=(24, 40)).astype("float32")).astype("bfloat16")
+W = tnp.asarray(RNG.normal(size=(40, 40)).astype("float32")).astype("bfloat16")
+
+PRELUDES = {
+    "affine": lambda x, c: x * 1.1 + (c + 0.3),
+    "sin": lambda x, c: tnp.sin(x * 1.3) + c,
+    "softmax": lambda x, c: nn.softmax(x) * 0.9 + c,
+    "product": lambda x, c: nn.relu(x @ W + 100) + c,
+    "sum": lambda x, c: tnp.cumsum(x, axis=1) / 3 + tnp.sum(x * 0.1, axis=0) + c,
+    "transposed": lambda x, c: (x.T * 1.1 + c).reshape(40, 4, 6).transpose(1, 0, 2).reshape(24, 40),
+}
+# The derivative of each with respect to a number that is added to all elements is 1 for each result.
+EXTREMA = {
+    "rows": lambda y: tnp.max(y, axis=1),
+    "columns": lambda y: tnp.min(y, axis=0),
+    "all": lambda y: tnp.max(y),
+    "relu": lambda y: tnp.max(nn.relu(y + 100), axis=0),
+    "windows": lambda y: lax.reduce_window(y, -np.inf, lax.max, (2, 5), (2, 5), "VALID"),
+    "selected": lambda y: tnp.sum(tnp.where(y == tnp.max(y, axis=1, keepdims=True), y, 0), axis=1),
+    "chosen": lambda y: tnp.take_along_axis(y, tnp.argmax(y, axis=1, keepdims=True), axis=1),
+    "top": lambda y: tnp.sum(tnp.where(y >= lax.top_k(y, 3)[0][:, 2:], y, 0), axis=1) / 3,
+    "scan": lambda y: lax.scan(lambda carry, row: (carry, tnp.max(row * 1.0 + carry)), tnp.zeros_like(y[0]), y)[1],
+    "vmap": lambda y: tvmfun.vmap(tnp.max, in_axes=1)(y),
+}
+
+
+@pytest.mark.parametrize("extremum", EXTREMA)
+@pytest.mark.parametrize("prelude", PRELUDES)
+@pytest.mark.quick("affine-columns", "softmax-all", "sin-chosen", "product-all", "affine-windows", "transposed-relu")
+def test_one_element_has_the_derivative_of_an_extremum(prelude, extremum):
+    def extrema(c, x):
+        # Ties have equal shares; two of three elements that are equal to the third would both be selected.
+        y = PRELUDES[prelude](x + tnp.arange(24, dtype="bfloat16")[:, None] * 0, c)
+        return EXTREMA[extremum](y).astype("float32")
+
+    @tvmfun.jit
+    def both(x):
+        c = tnp.zeros((), "bfloat16")
+        out, slope = tvmfun.jvp(lambda c: extrema(c, x), (c,), (tnp.ones_like(c),))
+        return out, slope, tvmfun.grad(lambda c: tnp.sum(extrema(c, x)))(c)
+
+    out, slopes, total = both(X)
+    if extremum not in ("selected", "top"):  # there a tie counts twice
+        np.testing.assert_allclose(np.asarray(slopes), 1, rtol=0.02)
+    assert np.all(np.asarray(slopes) > 0.98)
+    assert float(total) >= 0.98 * out.size
+
+
+@pytest.mark.parametrize("prelude", PRELUDES)
+@pytest.mark.quick("affine", "softmax")
+def test_no_element_is_above_the_maximum(prelude):
+    def found(x):
+        y = PRELUDES[prelude](x, 0)
+        largest = tnp.max(y, axis=1, keepdims=True)
+        chosen = tnp.take_along_axis(y, tnp.argmax(y, axis=1, keepdims=True), axis=1)
+        return tnp.max(y - largest), tnp.min(y - tnp.min(y)), tnp.all(chosen == largest), tnp.sum(y == largest, axis=1)
+
+    above, below, is_equal, count = tvmfun.jit(found)(X)
+    assert above == 0 and below == 0 and is_equal
+    assert np.all(np.asarray(count) >= 1)
+
+
+def test_only_inexact_values_are_rounded():
+    avals = [X.aval, X.aval]
+    trace = lambda function: trace_flat(function, avals, tvmfun.tree.structure((tuple(avals), {})), "f")
+    count = lambda function: sum(e.op is pw.astype for e in round_compared(trace(function)).equations)
+    assert count(lambda x, y: tnp.max(tnp.abs(tnp.maximum(x, -y).T))) == 0
+    assert count(lambda x, y: x * 2 > 1) == 0  # a number is compared, which no other kernel computes
+    assert count(lambda x, y: x * 2 > y) == 2
+    assert count(lambda x, y: tnp.max(tnp.abs((x * 2).T), axis=0) * tnp.sum(y * y)) == 2
