@@ -36,6 +36,13 @@ CONVOLUTIONS = {
     "default layout": ((2, 3, 7, 6), (4, 3, 3, 3), (1, 1), "VALID", {}),
     "channels last": ((2, 7, 6, 3), (3, 3, 3, 4), (1, 1), "SAME", {"dimension_numbers": NHWC}),
     "mixed layouts": ((7, 2, 3, 6), (3, 3, 4, 3), (1, 1), "SAME", {"dimension_numbers": ("HNCW", "IHOW", "WCNH")}),
+    "another order of axes": (
+        (7, 2, 3, 6),
+        (3, 2, 4, 3),
+        (1, 2),
+        ((0, 2), (1, 0)),
+        {"dimension_numbers": ("HNCW", "IWOH", "WCNH"), "lhs_dilation": (1, 2), "rhs_dilation": (2, 1)},
+    ),
     "strides": ((2, 3, 9, 8), (4, 3, 3, 2), (2, 3), "SAME", {}),
     "same, lower": ((2, 3, 8, 8), (4, 3, 2, 4), (1, 1), "SAME_LOWER", {}),
     "padding": ((2, 3, 7, 6), (4, 3, 3, 3), (2, 1), ((0, 2), (3, 1)), {}),

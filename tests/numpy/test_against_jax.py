@@ -235,6 +235,7 @@ made("searchsorted", lambda xp, x, v: xp.searchsorted(x, v, sorter=xp.argsort(x)
 for right in (False, True):
     case("digitize", X, np.sort(ROW), right, differentiable=False)
     case("digitize", X, np.sort(ROW)[::-1].copy(), right, differentiable=False)
+    case("digitize", np.arange(6.0) / 2, np.asarray([2.0, 1.5, 0.5]), right, differentiable=False)
 case("isin", ints(9), ints(4), differentiable=False)
 case("isin", ints(9), ints(4), invert=True, differentiable=False)
 case("nonzero", ints(3, 4), size=5, differentiable=False)

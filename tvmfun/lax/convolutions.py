@@ -88,7 +88,7 @@ def conv_dimension_numbers(
         got = f"{tuple(lhs_shape)} and {tuple(rhs_shape)}"
         raise ShapeError("conv_dimension_numbers", "both arrays must have the same number of axes", got=got)
     layouts = as_strings(dimension_numbers, len(lhs_shape) - 2)
-    space = [letter for letter in layouts[0] if letter not in "NC"]
+    space = [letter for letter in layouts[1] if letter not in "OI"]
     found = []
     for layout, pair in zip(layouts, ("NC", "OI", "NC"), strict=True):
         if sorted(layout) != sorted([*pair, *space]):
@@ -156,7 +156,7 @@ def conv_general_dilated(
     Args:
         lhs: the array, of floats or integers; sums of integers wrap around.
         rhs: the kernel, of the same dtype after promotion.
-        window_strides: one per spatial axis.
+        window_strides: one per spatial axis, in the order of the kernel's layout, as paddings and dilations.
         padding: ``"SAME"``, ``"SAME_LOWER"``, ``"VALID"``, or ``(low, high)`` per axis, also negative.
         lhs_dilation: distance between adjacent elements of ``lhs``, per spatial axis: a transposed convolution.
         rhs_dilation: the same for the kernel: an atrous convolution.
@@ -197,7 +197,7 @@ def conv_general_dilated(
     if min(*stride, *dilation, *kernel_dilation) < 1:
         raise ArgumentError(name, "strides and dilations are positive", got=f"{stride}, {dilation}, {kernel_dilation}")
     layouts = as_strings(dimension_numbers, rank)
-    spatial = "".join(letter for letter in layouts[0] if letter not in "NC")
+    spatial = "".join(letter for letter in layouts[1] if letter not in "IO")
     x = tnp.permute_dims(lhs, _order(name, layouts[0], kernel=False, spatial=spatial))
     w = tnp.permute_dims(rhs, _order(name, layouts[1], kernel=True, spatial=spatial))
     back = _order(name, layouts[2], kernel=False, spatial=spatial)
@@ -310,7 +310,7 @@ def conv_transpose(
         dimension_numbers = (f"N{letters}C", f"{letters}IO", f"N{letters}C")
     dimension_numbers = as_strings(dimension_numbers, rank)
     layout = dimension_numbers[1]
-    spatial = [layout.index(letter) for letter in dimension_numbers[0] if letter not in "NC"]
+    spatial = [axis for axis, letter in enumerate(layout) if letter not in "IO"]
     dilation = tuple(rhs_dilation or (1,) * rank)
     if isinstance(padding, str):
         if padding.upper() not in ("SAME", "VALID"):

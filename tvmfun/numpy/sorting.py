@@ -311,8 +311,9 @@ def digitize(x: NestedArrayLike, bins: NestedArrayLike, right: bool = False, *, 
         raise ShapeError("digitize", "the bins must be a vector", got=repr(bins.aval))
     if not bins.size:
         return zeros(x.shape, dtypes.int32)
-    upwards = searchsorted(bins, x, side="left" if right else "right")
-    downwards = subtract(bins.size, searchsorted(flip(bins), x, side="right" if right else "left"))
+    side = "left" if right else "right"
+    upwards = searchsorted(bins, x, side=side)
+    downwards = subtract(bins.size, searchsorted(flip(bins), x, side=side))
     return elementwise.where(bins[-1] >= bins[0], upwards, downwards)
 
 
