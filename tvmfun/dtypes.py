@@ -154,16 +154,16 @@ def promote(*operands: tuple[np.dtype, bool]) -> tuple[np.dtype, bool]:
     (dtype('float32'), False)
     >>> promote((int8, False), (uint8, False))
     (dtype('int16'), False)
+    >>> promote((int32, False), (float32, True))
+    (dtype('float32'), True)
     """
     nodes = [_weak_node(dtype) if weak else dtype for dtype, weak in operands]
     node = reduce(_join, nodes)
-    if isinstance(node, str):
-        default = DEFAULT_INT if node == "int*" else DEFAULT_FLOAT
-        if not all(weak for _, weak in operands):
-            return default, False
-        candidates = (dtype for dtype, _ in operands if _weak_node(dtype) == node)
-        return max(candidates, key=lambda d: d.itemsize, default=default), all(weak for _, weak in operands)
-    return node, all(weak for _, weak in operands)
+    if not isinstance(node, str):
+        return node, False
+    default = DEFAULT_INT if node == "int*" else DEFAULT_FLOAT
+    candidates = (dtype for dtype, weak in operands if weak and _weak_node(dtype) == node)
+    return max(candidates, key=lambda d: d.itemsize, default=default), True
 
 
 def result_type(*dtypes: DTypeLike) -> np.dtype:

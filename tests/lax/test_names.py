@@ -90,7 +90,7 @@ def test_implicit_derivatives(made):
     np.testing.assert_allclose([float(x) for x in got], [float(x) for x in expected], rtol=1e-9)
 
 
-LAYOUTS = [None, ("NHWC", "HWIO", "NHWC"), ("NCHW", "OIHW", "NHWC")]
+LAYOUTS = [None, ("NHWC", "HWIO", "NHWC"), ("NCHW", "OIHW", "NHWC"), ("NCHW", "WOHI", "HNWC")]
 
 
 @pytest.mark.parametrize("layouts", LAYOUTS)

@@ -52,12 +52,17 @@ def at_least_float32(x: Array) -> Array:
     return pointwise.astype(x, dtype="float32") if x.dtype.itemsize < 4 else x
 
 
-def convert(name: str, value: Any, dtype: np.dtype) -> Any:
-    """An operand in ``dtype``: arrays are cast, numbers become constants."""
+def convert(name: str, value: Any, dtype: np.dtype, weak: bool = False) -> Any:
+    """An operand in ``dtype``: arrays are cast, to a weak dtype if ``weak``, and numbers become constants."""
     if isinstance(value, Dim):
         value = dims.as_array(value)
+    if isinstance(value, np.ndarray) and weak:
+        value = device_array(operand(name, value))
     if isinstance(value, Array):
-        return value if value.aval.dtype == dtype else pointwise.astype(value, dtype=dtypes.NAMES[dtype])
+        if value.aval.dtype == dtype:
+            return value
+        # The flag is left out where it is false: most Programs have no weak dtypes.
+        return pointwise.astype(value, dtype=dtypes.NAMES[dtype], **({"weak": True} if weak else {}))
     if dtypes.is_scalar(value):
         try:
             return scalar_of(value, dtype)
@@ -117,7 +122,8 @@ def _common_dtype(values: Sequence[Any]) -> np.dtype | None:
 def operands(name: str, *values: Any, floating: bool = False, numeric: bool = False) -> list[Array]:
     """The values in the dtype they promote to; integers become floats if ``floating``, bools int32 if ``numeric``."""
     # Most operands, above all in derivative rules, have one dtype: checking that is faster than promotion.
-    dtype, weak = _common_dtype(values), True
+    dtype, weak = _common_dtype(values), False
+    is_common = dtype is not None
     if dtype is None:
         values = tuple(operand(name, value) for value in values)
         dtype, weak = dtypes.promote(*operand_types(name, values))
@@ -125,8 +131,8 @@ def operands(name: str, *values: Any, floating: bool = False, numeric: bool = Fa
         dtype = dtypes.DEFAULT_FLOAT
     if numeric and dtype == dtypes.bool_:
         dtype = dtypes.DEFAULT_INT
-    converted = [convert(name, value, dtype) for value in values]
-    if not weak and all(isinstance(value, np.generic) for value in converted):
+    converted = [convert(name, value, dtype, weak) for value in values]
+    if not weak and not is_common and all(isinstance(value, np.generic) for value in converted):
         converted[0] = device_array(converted[0])  # ops take NumPy scalars alone for Python numbers
     return converted  # NumPy scalars among them have the attributes of arrays that ops and callers use
 

@@ -46,7 +46,7 @@ def _dot_shape(
     sizes = [x.shape[axis] for axis in batch[0]]
     sizes += [x.shape[axis] for axis in _free(x.ndim, batch[0], contract[0])]
     sizes += [y.shape[axis] for axis in _free(y.ndim, batch[1], contract[1])]
-    return ShapeDtype(tuple(sizes), x.dtype)
+    return ShapeDtype(tuple(sizes), x.dtype, weak=x.weak and y.weak)
 
 
 def _dot(

@@ -42,7 +42,7 @@ def _begins(starts: tuple[te.Tensor, ...], at: tuple, shape: Ints, sizes: Ints) 
 
 def _dynamic_slice_shape(x: ShapeDtype, *starts: ShapeDtype, sizes: Sizes) -> ShapeDtype:
     batch = _check_starts("dynamic_slice", x, starts, sizes)
-    return replace(x, shape=(*batch, *sizes), weak=False)
+    return replace(x, shape=(*batch, *sizes))
 
 
 def _dynamic_slice(x: te.Tensor, *starts: te.Tensor, sizes: Ints) -> te.Tensor:
@@ -99,7 +99,7 @@ def _update_slice_shape(x: ShapeDtype, update: ShapeDtype, *starts: ShapeDtype) 
         raise DtypeError(
             "dynamic_update_slice", "the update must have the dtype of the array", got=f"{update} into {x}"
         )
-    return replace(x, weak=False)
+    return x
 
 
 def _update_slice(x: te.Tensor, update: te.Tensor, *starts: te.Tensor) -> te.Tensor:

@@ -87,7 +87,7 @@ def _gather_shape(
     depth = _depth("gather", x, indices, batch)
     if mode != "fill" and 0 in x.shape[batch : batch + depth] and 0 not in indices.shape[:-1]:
         raise ShapeError("gather", "there is nothing to take from an axis of size 0", got=repr(x))
-    return replace(x, shape=indices.shape[:-1] + x.shape[batch + depth :], weak=False)
+    return replace(x, shape=indices.shape[:-1] + x.shape[batch + depth :])
 
 
 def _gather(x: te.Tensor, indices: te.Tensor, *, mode: str, batch: int = 0) -> te.Tensor:
@@ -230,7 +230,7 @@ def _scatter_shape(
         raise ShapeError("scatter", f"the updates must have shape {expected}", got=repr(updates))
     if updates.dtype != x.dtype or (x.dtype == dtypes.bool_ and mode != "set"):
         raise DtypeError("scatter", "the updates must have the dtype of the array", got=f"{updates} into {x}")
-    return replace(x, weak=False)
+    return x
 
 
 def _scatter(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -45,7 +44,7 @@ def _shape(name: str, needs_elements: bool) -> Callable[..., ShapeDtype]:
             raise DtypeError(name, "bool has no such reduction", got=repr(x), hint="x.astype('int32')")
         if needs_elements and any(x.shape[i] == 0 for i in axis):
             raise ShapeError(name, "there is no result for zero elements", got=repr(x))
-        return replace(x, shape=tuple(size for i, size in enumerate(x.shape) if i not in axis))
+        return ShapeDtype(tuple(size for i, size in enumerate(x.shape) if i not in axis), x.dtype)
 
     return rule
 

@@ -447,7 +447,8 @@ def _concat_shape(*xs: ShapeDtype, axis: int) -> ShapeDtype:
             "concat", f"the dtypes and all sizes but those of axis {axis} must agree", got=", ".join(map(str, xs))
         )
     total = sum(x.shape[axis] for x in xs)
-    return replace(xs[0], shape=(*xs[0].shape[:axis], total, *xs[0].shape[axis + 1 :]), weak=False)
+    shape = (*xs[0].shape[:axis], total, *xs[0].shape[axis + 1 :])
+    return ShapeDtype(shape, xs[0].dtype, weak=all(x.weak for x in xs))
 
 
 def _concat(*xs: te.Tensor, axis: int) -> te.Tensor:

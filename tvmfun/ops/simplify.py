@@ -37,7 +37,7 @@ def number(value: Any) -> np.generic | None:
     if equation is None or equation.op.name not in ("broadcast_to", "reshape", "astype"):
         return None
     inner = number(argument(value, 0))
-    return inner if inner is None or equation.op.name != "astype" else cast(inner, **equation.params)
+    return inner if inner is None or equation.op.name != "astype" else cast(inner, dtype=equation.params["dtype"])
 
 
 def is_number(value: Any, expected: float) -> bool:

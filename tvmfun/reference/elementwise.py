@@ -106,7 +106,7 @@ def _shift(function: Callable, signs_fill: bool) -> Callable:
     return shifted
 
 
-def _astype(x: np.ndarray, dtype: str) -> np.ndarray:
+def _astype(x: np.ndarray, dtype: str, weak: bool = False) -> np.ndarray:
     target = dtypes.canonical(dtype)
     if dtypes.is_float(x.dtype) and target.kind in "iu":
         # Truncated; saturates outside the range, and NaN becomes 0.

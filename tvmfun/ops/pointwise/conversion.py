@@ -25,8 +25,8 @@ from tvmfun.ops.simplify import cast, made_by
 __all__ = ["astype", "bitcast", "stop_gradient"]
 
 
-def _astype_shape(x: ShapeDtype, *, dtype: Dtype) -> ShapeDtype:
-    return ShapeDtype(x.shape, dtypes.canonical(dtype))
+def _astype_shape(x: ShapeDtype, *, dtype: Dtype, weak: bool = False) -> ShapeDtype:
+    return ShapeDtype(x.shape, dtypes.canonical(dtype), weak=weak)
 
 
 def _to_integer(x: Any, dtype: str) -> Any:
@@ -71,7 +71,7 @@ def _rounded_to_odd(x: Any) -> Any:
     return tirx.reinterpret("float64", (bits | inexact) & whole(~rest)).astype("float32")
 
 
-def _astype(x: Any, *, dtype: str) -> Any:
+def _astype(x: Any, *, dtype: str, weak: bool = False) -> Any:
     if dtype == "bool":
         return differ(x, zero(x))
     if dtype_name(x) == "bool":  # LLVM's signed view of true is -1
@@ -85,7 +85,7 @@ def _astype(x: Any, *, dtype: str) -> Any:
     return x.astype(dtype)
 
 
-def _astype_exact(x: np.generic, *, dtype: str) -> np.generic | None:
+def _astype_exact(x: np.generic, *, dtype: str, weak: bool = False) -> np.generic | None:
     # A conversion to the same dtype stays an equation: it gives a number a dtype that is not weak.
     return None if x.dtype == dtype else cast(x, dtype=dtype)
 
@@ -100,7 +100,7 @@ def _is_widened(x: Any, dtype: np.dtype) -> bool:
     )
 
 
-def _astype_simplify(x: Any, *, dtype: str) -> Any:
+def _astype_simplify(x: Any, *, dtype: str, weak: bool = False) -> Any:
     if isinstance(x, Array) and x.dtype == dtype:
         return x
     if made_by(x, "astype") and _is_widened(inner := argument(x, 0), x.dtype) and inner.dtype == dtype:
@@ -110,14 +110,15 @@ def _astype_simplify(x: Any, *, dtype: str) -> Any:
         equation = producer(x)
         assert equation is not None
         if may_be_long(equation.params["size"]):
-            return astype(REGISTRY["dim_size"](size=equation.params["size"], dtype="float64"), dtype=dtype)
+            return astype(REGISTRY["dim_size"](size=equation.params["size"], dtype="float64"), dtype=dtype, weak=weak)
     return None
 
 
+#: ``astype(x, dtype=, weak=)``: the elements in another dtype, which gives way to that of arrays if it is weak.
 astype = pointwise(
     "astype",
     _astype,
-    (lambda g, o, x, *, dtype: astype(g, dtype=dtypes.NAMES[x.dtype]),),
+    (lambda g, o, x, **params: astype(g, dtype=dtypes.NAMES[x.dtype]),),
     shape=_astype_shape,
     spelling=Spelling(
         "relax.astype",

@@ -97,7 +97,7 @@ def _negative(b: Builder, x: Value) -> str:
 
 
 @spells("astype")
-def _astype(b: Builder, x: Value, *, dtype: str) -> str:
+def _astype(b: Builder, x: Value, *, dtype: str, weak: bool = False) -> str:
     """Floats saturate at the limits of integers, and NaN becomes 0; ONNX leaves that open."""
     target = np.dtype(dtype)
     if not dtypes.is_float(x.dtype) or not dtypes.is_integer(target) or target.itemsize > 4:
