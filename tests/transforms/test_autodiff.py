@@ -1,5 +1,8 @@
+from functools import partial
+
 import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,6 +10,7 @@ from hypothesis import strategies as st
 from support import derivatives
 from support.oracle import x64
 
+import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import errors, grad, jacfwd, jacrev, jit, jvp, lax, value_and_grad, vjp
 
@@ -282,3 +286,13 @@ def test_results_that_are_constants_within_a_trace():
     assert [float(g) for g in jit(twice)(np.float32(2), np.float32(0.5))] == [0, 0]
     value, pull = jit(lambda x: (vjp(lambda x: np.float32(3), x)[0], grad(lambda x: 3.0)(x)))(1.0)
     assert (float(value), float(pull)) == (3, 0)
+
+
+@pytest.mark.parametrize("transform", ["jacfwd", "jacrev", "hessian"])
+def test_other_arguments_of_jacobians_stay_python_values(transform):
+    derive = lambda m: getattr(m, transform)
+    f = lambda np, x, train, n=2: np.sum(x**3 * np.ones(n)) if train else np.sum(-x)
+    for args, kwargs in (((True,), {}), ((False,), {}), ((True, 3), {}), ((), {"train": True, "n": 4})):
+        ours = derive(tvmfun)(partial(f, tnp))(1.5, *args, **kwargs)
+        theirs = derive(jax)(partial(f, jnp))(1.5, *args, **kwargs)
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)

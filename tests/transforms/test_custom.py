@@ -268,3 +268,32 @@ def test_arguments_without_derivative_by_name():
     assert float(tvmfun.jit(tvmfun.grad(lambda x: rule(x, 3, scale=2)))(1.5)) == 60.0
     with pytest.raises(ArgumentError, match=r"it has no parameter 'm', got x, n, scale"):
         tvmfun.custom_vjp(power, nondiff_argnames="m")
+
+
+def test_none_is_a_cotangent_of_zeros_for_a_part_of_an_argument():
+    def gradients(m, np, cotangents):
+        f = m.custom_vjp(lambda d, e: {"o": d["a"] * d["b"] * e[0], "i": d["n"] + 1})
+        f.defvjp(lambda d, e: (f(d, e), None), lambda _, g: cotangents(g["o"]))
+        return m.grad(lambda x: f({"a": x, "b": x, "n": np.int32(3)}, (x, (x, x)))["o"].sum())(np.ones(3))
+
+    for cotangents in (
+        lambda g: ({"a": g * 7, "b": None, "n": None}, (None, None)),
+        lambda g: ({"a": g * 7, "b": None, "n": None}, (g, None)),
+        lambda g: (None, (g, (None, g))),
+    ):
+        want = gradients(jax, jnp, cotangents)
+        np.testing.assert_array_equal(np.asarray(gradients(tvmfun, tnp, cotangents)), np.asarray(want))
+    with pytest.raises(TreeError, match=r"argument 0: dict with the keys 'a', 'b', 'n' .* Try adding \['n'\]"):
+        gradients(tvmfun, tnp, lambda g: ({"a": g, "b": None}, None))
+    with pytest.raises(TreeError, match="argument 1: tuple of length 2"):
+        gradients(tvmfun, tnp, lambda g: (None, (g, g)))
+
+
+def test_options_of_jax():
+    f = tvmfun.custom_vjp(lambda x: x * 2)
+    f.defvjp(lambda x: (x * 2, None), lambda _, g: (g * 5,), optimize_remat=True)
+    assert float(tvmfun.grad(f)(1.0)) == 5
+    with pytest.raises(ArgumentError, match="rules get arrays of zeros, got symbolic_zeros=True"):
+        f.defvjp(lambda x: (x * 2, None), lambda _, g: (g,), symbolic_zeros=True)
+    with pytest.raises(ArgumentError, match="defvjp.*|defjvp.* rules get arrays of zeros"):
+        tvmfun.custom_jvp(lambda x: x).defjvp(lambda p, t: (p[0], t[0]), symbolic_zeros=True)

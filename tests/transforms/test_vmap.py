@@ -429,3 +429,20 @@ def test_integers_among_the_arguments():
     np.testing.assert_allclose(tangent, V @ [1, 2, 3])
     gradients = tvmfun.vmap(tvmfun.grad(f))({"x": X, "i": np.ones((4, 3), int)})
     np.testing.assert_array_equal(gradients["x"], np.ones((4, 3)))
+
+
+def test_arguments_that_are_not_mapped_stay_python_values():
+    x = np.ones(2, "float32")
+    loss = lambda w, x, train: w * x if train else w - x
+    for jitted in (lambda f: f, tvmfun.jit):
+        call = lambda f, axes, *args, jitted=jitted: np.asarray(jitted(lambda: tvmfun.vmap(f, axes)(*args))())
+        np.testing.assert_array_equal(call(tvmfun.grad(loss), (None, 0, None), 2.0, x, True), [1, 1])
+        np.testing.assert_array_equal(call(lambda x, n: x * tnp.ones(n), (0, None), x, 3), np.ones((2, 3)))
+        np.testing.assert_allclose(call(lambda f, x: f(x), (None, 0), tnp.sin, x), np.sin(x), rtol=1e-6)
+        config = {"act": "twice", "k": 2.0, "bias": x}
+        f = lambda c, x: (x * c["k"] if c["act"] == "twice" else x) + c["bias"].sum()
+        np.testing.assert_array_equal(call(f, (None, 0), config, x), [4, 4])
+        nested = lambda y: tvmfun.vmap(lambda x, n: x * len(range(n)), (0, None))(y, 3)
+        np.testing.assert_array_equal(call(nested, 0, np.ones((2, 2), "float32")), np.full((2, 2), 3))
+    with pytest.raises(BatchingError):
+        tvmfun.vmap(lambda x, n: x, (0, 0))(x, 3)

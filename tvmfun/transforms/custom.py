@@ -125,14 +125,26 @@ class custom_vjp(_Custom):  # JAX's name
         super().__init__(fun, nondiff_argnums, nondiff_argnames, "custom_vjp")
         self._rules: tuple[Callable, Callable] | None = None
 
-    def defvjp(self, fwd: Callable[..., tuple[PyTree, PyTree]], bwd: Callable[..., tuple]) -> None:
+    def defvjp(
+        self,
+        fwd: Callable[..., tuple[PyTree, PyTree]],
+        bwd: Callable[..., tuple],
+        symbolic_zeros: bool = False,
+        optimize_remat: bool = False,
+    ) -> None:
         """Sets the derivative.
 
         Args:
             fwd: takes the arguments and returns the result and a tree of residuals for ``bwd``.
-            bwd: ``(*static, residuals, cotangent) -> cotangents``, a tuple with one tree per argument; None is
-                zeros.
+            bwd: ``(*static, residuals, cotangent) -> cotangents``, a tuple with one tree per argument; None in the
+                place of an argument, or of a part of one, is zeros.
+            symbolic_zeros: for JAX, where it may be true: here rules get arrays of zeros.
+            optimize_remat: for JAX; has no effect, since what is not used is never computed.
+
+        Raises:
+            ArgumentError: if a rule is not a function, or ``symbolic_zeros`` is true.
         """
+        _refuse_symbolic_zeros("defvjp", symbolic_zeros)
         for name, rule in (("fwd", fwd), ("bwd", bwd)):
             if not callable(rule):
                 raise ArgumentError("defvjp", f"{name} must be a function", got=repr(rule))
@@ -188,16 +200,32 @@ class custom_vjp(_Custom):  # JAX's name
     def _cotangent_leaves(self, cotangents: Sequence[PyTree], primals: Sequence[PyTree]) -> list:
         result = []
         for i, (cotangent, primal) in enumerate(zip(cotangents, primals, strict=True)):
-            avals, structure = tree.flatten(primal)
-            if cotangent is None:
-                result += [zeros(aval) for aval in avals]
-                continue
-            leaves, got = tree.flatten(cotangent)
-            if got != structure:
-                names = (f"argument {i}", "its cotangent from bwd")
-                tree.check_same_structure("custom_vjp", structure, got, names)
-            result += [_checked_tangent("custom_vjp", *pair) for pair in zip(leaves, avals, strict=True)]
+            for part, avals in self._cotangent_parts(i, cotangent, primal):
+                if part is None:
+                    result += [zeros(aval) for aval in avals]
+                else:
+                    result.append(_checked_tangent("custom_vjp", part, avals[0]))
         return result
+
+    def _cotangent_parts(self, number: int, cotangent: PyTree, primal: PyTree) -> list[tuple[Any, list[ShapeDtype]]]:
+        """The leaves of a cotangent, each with the type of its leaf of the argument, or for None with those below."""
+        leaves, structure = tree.flatten(cotangent, is_leaf=lambda x: x is None)
+        try:
+            pairs = list(zip(leaves, structure.flatten_up_to(primal), strict=True))
+        except (ValueError, TypeError):
+            pairs = []
+        fits = len(pairs) == len(leaves) and all(leaf is None or isinstance(part, ShapeDtype) for leaf, part in pairs)
+        if not fits:
+            names = (f"argument {number}", "its cotangent from bwd")
+            tree.check_same_structure("custom_vjp", tree.structure(primal), tree.structure(cotangent), names)
+        return [(leaf, tree.leaves(part)) for leaf, part in pairs]
+
+
+def _refuse_symbolic_zeros(where: str, symbolic_zeros: bool) -> None:
+    if symbolic_zeros:
+        raise ArgumentError(
+            where, "rules get arrays of zeros", got="symbolic_zeros=True", hint="a rule for arrays, without the option"
+        )
 
 
 def _checked_tangent(where: str, value: Any, aval: ShapeDtype) -> Any:
@@ -250,8 +278,15 @@ class custom_jvp(_Custom):  # JAX's name
         super().__init__(fun, nondiff_argnums, nondiff_argnames, "custom_jvp")
         self._rule: Callable | None = None
 
-    def defjvp(self, rule: Callable[..., tuple[PyTree, PyTree]]) -> Callable[..., tuple[PyTree, PyTree]]:
-        """Sets the derivative: ``rule(*static, primals, tangents) -> (result, tangent)``; returns the rule."""
+    def defjvp(
+        self, rule: Callable[..., tuple[PyTree, PyTree]], symbolic_zeros: bool = False
+    ) -> Callable[..., tuple[PyTree, PyTree]]:
+        """Sets the derivative: ``rule(*static, primals, tangents) -> (result, tangent)``; returns the rule.
+
+        Raises:
+            ArgumentError: if ``symbolic_zeros``, which JAX has, is true: rules get arrays of zeros.
+        """
+        _refuse_symbolic_zeros("defjvp", symbolic_zeros)
         self._rule = rule
         return rule
 

@@ -128,7 +128,8 @@ def _jacobian(fun: Callable, argnums: int | Sequence[int], has_aux: bool, comput
             result, *aux = compute(of_chosen, chosen, not isinstance(argnums, Sequence))
             return (result, *aux) if has_aux else result
 
-        return staged(of_arrays, as_arrays(args), as_arrays(kwargs))
+        # Other arguments stay Python values, as in `grad`.
+        return staged(of_arrays, replaced(args, indices, [as_arrays(args[i]) for i in indices]), kwargs)
 
     return jacobian
 

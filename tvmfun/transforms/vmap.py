@@ -13,7 +13,7 @@ from tvmfun.core.derivative import trace_leaves
 from tvmfun.core.leaf import abstract
 from tvmfun.core.trace import named_axis
 from tvmfun.errors import ArgumentError, BatchingError, TreeError
-from tvmfun.transforms.staging import as_arrays, staged
+from tvmfun.transforms.staging import staged
 from tvmfun.typing import PyTree
 
 
@@ -30,7 +30,8 @@ def vmap(
         fun: a function of trees of arrays, written for one example.
         in_axes: the batch axis of the positional arguments: an integer, None for arguments that are the same for all
             examples, or a sequence with one such item per argument, or a tree of them that is a prefix of the
-            argument's tree. Keyword arguments are batched along axis 0.
+            argument's tree. Arguments with None may also be numbers, strings or functions, which ``fun`` gets as they
+            are. Keyword arguments are batched along axis 0.
         out_axes: the batch axis of the results, likewise; None for results that are the same for all examples.
         axis_name: a name for the axis, for collectives such as ``lax.psum`` inside ``fun``.
         axis_size: the number of examples, if no argument is batched.
@@ -63,8 +64,12 @@ def vmap(
                 *_axes("in_axes", in_axes if isinstance(in_axes, int) or in_axes is None else tuple(in_axes), args),
                 *_axes("in_axes", 0, kwargs),
             ]
-            avals = [abstract(leaf, name) for leaf in leaves]
             paths = [path for path, _ in tree.flatten_with_path((args, kwargs))[0]]
+            # Numbers, strings and functions that are the same for all examples stay Python values.
+            traced = [i for i, leaf in enumerate(leaves) if axes[i] is not None or hasattr(leaf, "dtype")]
+            every, leaves = leaves, [leaves[i] for i in traced]
+            axes, paths = [axes[i] for i in traced], [paths[i] for i in traced]
+            avals = [abstract(leaf, name) for leaf in leaves]
             axes = [
                 None if axis is None else _normalized(axis, aval, path)
                 for axis, aval, path in zip(axes, avals, paths, strict=True)
@@ -73,7 +78,8 @@ def vmap(
             one = [_example(aval, axis) for aval, axis in zip(avals, axes, strict=True)]
 
             def of_leaves(*leaves: Any) -> PyTree:
-                args, kwargs = tree.unflatten(structure, leaves)
+                values = dict(zip(traced, leaves, strict=True))
+                args, kwargs = tree.unflatten(structure, [values.get(i, leaf) for i, leaf in enumerate(every)])
                 return fun(*args, **kwargs)
 
             with named_axis(axis_name, size):
@@ -86,7 +92,7 @@ def vmap(
             moved = [_move_batch_axis(*item, size) for item in zip(outputs, is_batched, positions, strict=True)]
             return tree.unflatten(program.out_tree, moved)
 
-        return staged(of_arrays, as_arrays(args), as_arrays(kwargs))
+        return staged(of_arrays, args, kwargs)
 
     return mapped
 
