@@ -77,8 +77,35 @@ def linear(lib: Any, xp: Any, lx: Any) -> Any:
     return function
 
 
-@pytest.mark.quick("linear")
-@pytest.mark.parametrize("made", [implicit, linear])
+def closing_root(lib: Any, xp: Any, lx: Any) -> Any:
+    """Both solvers use the value that is differentiated."""
+
+    def function(a: Any) -> Any:
+        newton = lambda f, x: lx.fori_loop(0, 30, lambda _, x: x - (x * x - a) / (2 * x), x)
+        return lx.custom_root(lambda x: x * x - a, xp.ones_like(a), newton, lambda g, y: y / (2 * xp.sqrt(a)))
+
+    return function
+
+
+def closing_linear(lib: Any, xp: Any, lx: Any) -> Any:
+    """The solvers use factors that are computed before."""
+
+    def function(a: Any) -> Any:
+        matrix = xp.stack([xp.stack([a + 2, a * a]), xp.stack([xp.sin(a), 3 + a])])
+        inverse, symmetric = xp.linalg.inv(matrix), matrix @ matrix.T
+        root = xp.linalg.cholesky(symmetric)
+        solve = lambda _, b: xp.linalg.solve(root.T, xp.linalg.solve(root, b))
+        x = lx.custom_linear_solve(
+            lambda x: matrix @ x, xp.stack([a, a + 1]), lambda _, b: inverse @ b, lambda _, b: inverse.T @ b
+        )
+        y = lx.custom_linear_solve(lambda x: symmetric @ x, x, solve, symmetric=True)
+        return y[0] * x[1]
+
+    return function
+
+
+@pytest.mark.quick("linear", "closing*")
+@pytest.mark.parametrize("made", [implicit, linear, closing_root, closing_linear])
 def test_implicit_derivatives(made):
     def derivatives(lib: Any, xp: Any, lx: Any) -> Any:
         f = made(lib, xp, lx)

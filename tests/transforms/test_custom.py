@@ -295,5 +295,5 @@ def test_options_of_jax():
     assert float(tvmfun.grad(f)(1.0)) == 5
     with pytest.raises(ArgumentError, match="rules get arrays of zeros, got symbolic_zeros=True"):
         f.defvjp(lambda x: (x * 2, None), lambda _, g: (g,), symbolic_zeros=True)
-    with pytest.raises(ArgumentError, match="defvjp.*|defjvp.* rules get arrays of zeros"):
+    with pytest.raises(ArgumentError, match="rules get arrays of zeros"):
         tvmfun.custom_jvp(lambda x: x).defjvp(lambda p, t: (p[0], t[0]), symbolic_zeros=True)

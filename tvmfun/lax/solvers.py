@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from tvmfun import numpy as tnp
 from tvmfun import tree
 from tvmfun.core.derivative import trace_leaves
+from tvmfun.core.interpreter import is_tracing
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.numpy.promotion import NestedArrayLike
 from tvmfun.ops import control
@@ -29,6 +30,27 @@ def _closed(name: str, function: Callable, example: Any) -> tuple[Callable, list
         return tree.unflatten(structure, inner.evaluate([*values, *tree.leaves(x)]))
 
     return closed, list(captured)
+
+
+def _hoisted(name: str, function: Callable, *example: Any) -> tuple[Callable, list[Any]]:
+    """A function of the traced values that another one has captured and its arguments, and these values."""
+    if not is_tracing():
+        return lambda _, *args: function(*args), []
+    leaves, structure = tree.flatten(example)
+    results: list[tree.Structure] = []
+
+    def of_leaves(*leaves: Any) -> list[Any]:
+        outputs, result = tree.flatten(function(*tree.unflatten(structure, leaves)))
+        results[:] = [result]
+        return outputs
+
+    program = trace_leaves(of_leaves, [tnp.asarray(leaf).aval for leaf in leaves], name)
+    inner, captured = control.closing(program)
+
+    def hoisted(values: Any, *args: Any) -> Any:
+        return tree.unflatten(results[0], inner.evaluate([*values, *tree.leaves(args)]))
+
+    return hoisted, list(captured)
 
 
 def _with_aux(result: Any, has_aux: bool) -> tuple[Any, Any]:
@@ -70,20 +92,28 @@ def custom_root(
     guess = tree.map(tnp.asarray, initial_guess)
     closed, captured = _closed("custom_root", f, guess)
 
-    @custom_jvp
-    def root(captured: Any, guess: Any) -> Any:
+    def find(captured: Any, guess: Any) -> Any:
         return _with_aux(solve(lambda x: closed(captured, x), guess), has_aux)
+
+    def find_tangent(captured: Any, x: Any, y: Any) -> Any:
+        return tangent_solve(lambda dx: jvp(lambda x: closed(captured, x), (x,), (dx,))[1], y)
+
+    solver, of_find = _hoisted("custom_root", find, captured, guess)
+    tangent_solver, of_tangent = _hoisted("custom_root", find_tangent, captured, guess, guess)
+
+    @custom_jvp
+    def root(captured: Any, of_find: Any, of_tangent: Any, guess: Any) -> Any:
+        return solver(of_find, captured, guess)
 
     @root.defjvp
     def root_jvp(primals: Any, tangents: Any) -> Any:
-        captured, guess = primals
-        x, aux = root(captured, guess)
+        captured, _, of_tangent, _ = primals
+        x, aux = root(*primals)
         _, residual = jvp(lambda values: closed(values, x), (captured,), (tangents[0],))
-        linear = lambda dx: jvp(lambda x: closed(captured, x), (x,), (dx,))[1]
-        moved = tree.map(tnp.negative, tangent_solve(linear, residual))
+        moved = tree.map(tnp.negative, tangent_solver(of_tangent, captured, x, residual))
         return (x, aux), (moved, tree.map(tnp.zeros_like, aux))
 
-    x, aux = root(captured, guess)
+    x, aux = root(captured, of_find, of_tangent, guess)
     return (x, aux) if has_aux else x
 
 
@@ -114,32 +144,58 @@ def custom_linear_solve(
     >>> float(custom_linear_solve(lambda x: 4.0 * x, 2.0, solve, symmetric=True))
     0.5
     """
-    from tvmfun.transforms import custom_vjp, linear_transpose, vjp
+    from tvmfun.transforms import linear_transpose
 
     b = tree.map(tnp.asarray, b)
     closed, captured = _closed("custom_linear_solve", matvec, b)
-    transposed = solve if symmetric else transpose_solve
 
-    @custom_vjp
-    def solution(captured: Any, b: Any) -> Any:
+    def turned(captured: Any, y: Any) -> Any:
+        return closed(captured, y) if symmetric else linear_transpose(lambda x: closed(captured, x), b)(y)[0]
+
+    def find(captured: Any, b: Any) -> Any:
         return _with_aux(solve(lambda x: closed(captured, x), b), has_aux)
 
-    def forward(captured: Any, b: Any) -> Any:
-        x, aux = solution(captured, b)
-        return (x, aux), (captured, x)
+    solver = _Solver(closed, *_hoisted("custom_linear_solve", find, captured, b))
+    transposed = solver if symmetric else None
+    if transpose_solve is not None and not symmetric:
+
+        def find_transposed(captured: Any, b: Any) -> Any:
+            return _with_aux(transpose_solve(lambda y: turned(captured, y), b), has_aux)
+
+        transposed = _Solver(turned, *_hoisted("custom_linear_solve", find_transposed, captured, b))
+    x, aux = _solution(solver, transposed, captured, b)
+    return (x, aux) if has_aux else x
+
+
+class _Solver(NamedTuple):
+    """A linear function of captured values and a vector, and a solver of its equations, with what that has captured."""
+
+    apply: Callable
+    find: Callable
+    of_find: list[Any]
+
+
+def _solution(solver: _Solver, transposed: _Solver | None, captured: Any, b: Any) -> Any:
+    """The solution and more that the solver returns, with the derivative by the transposed solver."""
+    from tvmfun.transforms import custom_vjp, vjp
+
+    @custom_vjp
+    def solution(captured: Any, of_find: Any, of_transposed: Any, b: Any) -> Any:
+        return solver.find(of_find, captured, b)
+
+    def forward(captured: Any, of_find: Any, of_transposed: Any, b: Any) -> Any:
+        x, aux = solution(captured, of_find, of_transposed, b)
+        return (x, aux), (captured, of_find, of_transposed, x)
 
     def backward(kept: Any, cotangents: Any) -> Any:
-        captured, x = kept
+        captured, of_find, of_transposed, x = kept
         if transposed is None:
             hint = "transpose_solve=, or symmetric=True"
             raise ArgumentError("custom_linear_solve", "a derivative needs the transposed solution", hint=hint)
-        function = lambda x: closed(captured, x)
-        turned = function if symmetric else lambda y: linear_transpose(function, x)(y)[0]
-        result = custom_linear_solve(turned, cotangents[0], transposed, solve, symmetric, has_aux)
-        moved = result[0] if has_aux else result
-        _, pull = vjp(lambda values: closed(values, x), captured)
-        return tree.map(tnp.negative, pull(moved)[0]), moved
+        first, second = solver._replace(of_find=of_find), transposed._replace(of_find=of_transposed)
+        moved, _ = _solution(second, first, captured, cotangents[0])
+        _, pull = vjp(lambda values: solver.apply(values, x), captured)
+        return tree.map(tnp.negative, pull(moved)[0]), None, None, moved
 
     solution.defvjp(forward, backward)
-    x, aux = solution(captured, b)
-    return (x, aux) if has_aux else x
+    return solution(captured, solver.of_find, transposed.of_find if transposed else [], b)

@@ -71,8 +71,8 @@ def loop_pullback(active, *operands, body, cond, length, reverse, **roles):
         raise GradientError(
             "grad",
             "reverse mode through a while_loop keeps the carry of every step and needs a bound on their number",
-            got="a while_loop without max_steps",
-            hint="while_loop(cond, body, init, max_steps=1000), or forward mode",
+            got="a while_loop without max_steps, or a fori_loop whose bounds are traced",
+            hint="while_loop(cond, body, init, max_steps=1000), bounds that are Python integers, or forward mode",
         )
     values = LoopOperands.split(operands, **roles)
     live, live_out = _live(body, LoopOperands.split(active, **roles))
