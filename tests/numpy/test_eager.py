@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -51,8 +52,40 @@ def test_unique_slices_and_bfloat16():
     same(tnp.unique(rows, True, True, True, axis=0), np.unique(rows, True, True, True, axis=0))
     values = tnp.unique(tnp.asarray([2.0, 1.0, 2.0], tnp.bfloat16))
     assert values.dtype == tnp.bfloat16 and values.tolist() == [1.0, 2.0]
-    with pytest.raises(ArgumentError, match=r"\[unique\]"):
-        tnp.unique(rows, axis=0, size=2)
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("dtype", ["int32", "float32", "bool"])
+def test_unique_slices_with_a_size(axis, dtype):
+    x = np.random.default_rng(0).integers(0, 3, (7, 2, 2)).astype(dtype)
+    x = np.where(x == 2, np.nan, x) if dtype == "float32" else x
+    unique = lambda m, x, **keywords: m.unique(x, True, True, True, axis=axis, size=9, **keywords)
+    for keywords in ({}, {"fill_value": 1}, {"equal_nan": False}):
+        theirs = unique(jax.numpy, x, **keywords)
+        same(tvmfun.jit(lambda x, keywords=keywords: unique(tnp, x, **keywords))(x), theirs)
+
+
+def test_histogram_of_many_small_integers():
+    counts, _ = tnp.histogram(np.ones(300, "uint8"), 2, (0, 1), weights=np.ones(300, "uint8"))
+    assert counts.dtype == "float32" and counts.tolist() == [0, 300]
+
+
+@pytest.mark.parametrize("subscripts", ["ij,jk->ik", "ij->i", "ij,ji->ij", "ij,jk,kl->il", "ij,j->"])
+def test_einsum_of_bools(subscripts):
+    rng = np.random.default_rng(0)
+    sizes = {"i": 3, "j": 4, "k": 3, "l": 4}
+    terms = subscripts.split("->")[0].split(",")
+    arrays = [rng.integers(0, 2, [sizes[letter] for letter in term]).astype(bool) for term in terms]
+    same(tnp.einsum(subscripts, *arrays), jax.numpy.einsum(subscripts, *arrays))
+
+
+@pytest.mark.parametrize("period", [3, 4, 5, 6.0])
+@pytest.mark.parametrize("discont", [None, 3])
+def test_unwrap_of_integers(period, discont):
+    p = np.random.default_rng(0).integers(-9, 9, (3, 20)).astype("int32")
+    got = tnp.unwrap(p, discont, period=period)
+    np.testing.assert_array_equal(np.asarray(got), np.unwrap(p, discont, period=period))
+    assert got.dtype == ("int32" if isinstance(period, int) else "float32")
 
 
 @pytest.mark.parametrize("name", ["union1d", "intersect1d", "setdiff1d", "setxor1d"])

@@ -348,6 +348,9 @@ def einsum(
     inputs, result, tensors = _parsed(subscripts, operands)
     if preferred_element_type is not None:
         tensors = [astype(x, preferred_element_type) for x in tensors]
+    if tensors[0].dtype == dtypes.bool_:  # whether there is a term in which all factors are true
+        letters = f"{','.join(inputs)}->{result}"
+        return not_equal(einsum(letters, *(astype(x, dtypes.float32) for x in tensors), optimize=optimize), 0)
     sizes = _sizes(inputs, tensors)
     terms = [_without_repeats(term, x) for term, x in zip(inputs, tensors, strict=True)]
     for pair in _order(inputs, result, sizes, optimize):

@@ -9,7 +9,6 @@ import numpy as np
 from tvmfun import dtypes
 from tvmfun.core.array import Array, device_array
 from tvmfun.core.trace import Tracer
-from tvmfun.errors import ArgumentError
 from tvmfun.numpy.calculus import cumulative_sum
 from tvmfun.numpy.creation import arrays, asarray, full, ones, zeros
 from tvmfun.numpy.dtypes import astype
@@ -17,8 +16,9 @@ from tvmfun.numpy.elementwise import less, logical_and, logical_not, logical_xor
 from tvmfun.numpy.floats import isnan
 from tvmfun.numpy.indexing import take
 from tvmfun.numpy.promotion import NestedArrayLike
-from tvmfun.numpy.shapes import append, concat, ravel, reshape
-from tvmfun.numpy.sorting import argsort, flatnonzero, isin, searchsorted, sort, unknown_size
+from tvmfun.numpy.reductions import any
+from tvmfun.numpy.shapes import append, broadcast_to, concat, moveaxis, normalize_axis, ravel, reshape
+from tvmfun.numpy.sorting import argsort, flatnonzero, isin, lexsort, searchsorted, sort, unknown_size
 
 __all__ = [
     "intersect1d",
@@ -75,7 +75,7 @@ def unique(
         return_index: whether to return the first index of each in the flattened array.
         return_inverse: whether to return, for each element of ``ar``, its index in the result.
         return_counts: whether to return how often each occurs.
-        axis: the axis whose slices are compared; by default elements are. Not together with ``size``.
+        axis: the axis whose slices are compared; by default elements are.
         equal_nan: whether all NaNs are one element.
         size: how many to return, which must be given when ``ar`` is traced; if there are more, the largest are left
             out.
@@ -96,9 +96,8 @@ def unique(
     ar = asarray(ar)
     wanted = (True, return_index, return_inverse, return_counts)
     if size is not None:
-        if axis is not None:
-            raise ArgumentError("unique", "slices cannot be compared with a size", got=f"axis={axis}, size={size}")
-        results = _sized(ar, size, fill_value, equal_nan)
+        axis = None if axis is None else normalize_axis("unique", axis, ar.ndim)
+        results = _sized(ar, axis, size, fill_value, equal_nan)
     else:
         results = _at_once("unique", ar, axis, equal_nan)
     chosen = tuple(result for result, want in zip(results, wanted, strict=True) if want)
@@ -116,28 +115,33 @@ def _at_once(name: str, x: Array, axis: int | None, equal_nan: bool) -> list[Arr
     return [device_array(values.astype(x.dtype)), *(device_array(n.astype(np.int32)) for n in numbers)]
 
 
-def _sized(x: Array, size: int, fill_value: Any, equal_nan: bool) -> list[Array]:
-    flat = ravel(x)
-    if not flat.size:
+def _sized(x: Array, axis: int | None, size: int, fill_value: Any, equal_nan: bool) -> list[Array]:
+    slices = ravel(x) if axis is None else moveaxis(x, axis, 0)
+    count, rest = slices.shape[0], slices.shape[1:]
+    inverse_shape = x.shape if axis is None else (count,)
+    back = lambda values: values if axis is None else moveaxis(values, 0, axis)
+    if not slices.size:
         nowhere = zeros((size,), dtypes.int32)
-        fill = 0 if fill_value is None else fill_value
-        return [take(asarray([fill], x.dtype), nowhere), nowhere, zeros(x.shape, dtypes.int32), nowhere]
-    order = argsort(flat)
-    rows = take(flat, order, mode="promise_in_bounds")
+        fill = asarray(0 if fill_value is None else fill_value, x.dtype)
+        return [back(broadcast_to(fill, (size, *rest))), nowhere, zeros(inverse_shape, dtypes.int32), nowhere]
+    rows = reshape(slices, (count, -1))
+    order = argsort(rows[:, 0]) if rows.shape[1] == 1 else lexsort(rows.T[::-1])
+    rows = take(rows, order, axis=0, mode="promise_in_bounds")
     differs = not_equal(rows[1:], rows[:-1])
     if equal_nan and dtypes.is_float(x.dtype):
         differs = logical_and(differs, logical_not(logical_and(isnan(rows[1:]), isnan(rows[:-1]))))
-    is_first = concat([ones((1,), dtypes.bool_), differs])
+    is_first = concat([ones((1,), dtypes.bool_), any(differs, axis=1)])
     numbers = cumulative_sum(astype(is_first, dtypes.int32)) - 1
-    begins = flatnonzero(is_first, size=size + 1, fill_value=flat.size)
+    begins = flatnonzero(is_first, size=size + 1, fill_value=count)
     first = begins[:-1]
-    exists = less(first, flat.size)
+    exists = less(first, count)
     index = where(exists, first, 0)
-    values = take(rows, index, mode="promise_in_bounds")
+    values = take(rows, index, axis=0, mode="promise_in_bounds")
     if fill_value is not None:
-        values = where(exists, values, asarray(fill_value, x.dtype))
-    inverse = reshape(zeros(flat.shape, dtypes.int32).at[order].set(numbers, unique_indices=True), x.shape)
-    return [values, take(order, index, mode="promise_in_bounds"), inverse, begins[1:] - first]
+        values = where(exists[:, None], values, asarray(fill_value, x.dtype))
+    inverse = reshape(zeros((count,), dtypes.int32).at[order].set(numbers, unique_indices=True), inverse_shape)
+    chosen = take(order, index, mode="promise_in_bounds")
+    return [back(reshape(values, (size, *rest))), chosen, inverse, begins[1:] - first]
 
 
 def unique_values(

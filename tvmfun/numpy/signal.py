@@ -145,20 +145,22 @@ def unwrap(p: NestedArrayLike, discont: Any = None, axis: int = -1, period: floa
         p: the angles.
         discont: the smallest difference that is a jump; by default half the period.
         axis: the axis along which they are neighbours.
-        period: the period.
+        period: the period; if it is an integer, angles that are integers stay integers.
 
     >>> unwrap([0.0, 3.0, -3.0])
     Array([0.       , 3.       , 3.2831855], dtype=float32)
     """
-    (p,) = arrays("unwrap", p, floating=True)
+    is_float = isinstance(period, float)
+    (p,) = arrays("unwrap", p, floating=is_float)
     axis = normalize_axis("unwrap", axis, p.ndim)
     if not p.shape[axis]:
         return p
-    half = period / 2
+    half = period // 2 if dtypes.is_integer(p.dtype) else period / 2
     jump = diff(p, axis=axis)
     short = remainder(jump + half, period) - half
-    short = where(logical_and(equal(short, -half), greater(jump, 0)), half, short)
-    moved = where(less(abs(jump), half if discont is None else discont), 0, short - jump)
+    if half * 2 == period:  # both halves are as far
+        short = where(logical_and(equal(short, -half), greater(jump, 0)), half, short)
+    moved = where(less(abs(jump), period / 2 if discont is None else discont), 0, short - jump)
     lead = (slice(None),) * axis
     return concat([p[(*lead, slice(0, 1))], p[(*lead, slice(1, None))] + cumsum(moved, axis)], axis)
 

@@ -35,7 +35,7 @@ from tvmfun.numpy.elementwise import (
 from tvmfun.numpy.floats import isinf, isnan
 from tvmfun.numpy.indexing import take, take_along_axis
 from tvmfun.numpy.products import matmul
-from tvmfun.numpy.promotion import NestedArrayLike, no_out, require_integer
+from tvmfun.numpy.promotion import NestedArrayLike, no_out, operands, require_integer
 from tvmfun.numpy.ranges import linspace
 from tvmfun.numpy.reductions import sum
 from tvmfun.numpy.shapes import (
@@ -370,16 +370,16 @@ def histogram(
         a: the array.
         bins: how many, or the increasing edges. A bin has its left edge, the last one also its right edge.
         range: the first and the last edge; by default the smallest and the largest element.
-        weights: what each element counts; by default 1.
+        weights: what each element counts; by default 1. Integers count as floats, which do not wrap around.
         density: whether to divide by the sum and the widths, so that the integral is 1.
 
     >>> histogram([1, 2, 1], bins=2)[0]
     Array([2., 1.], dtype=float32)
     """
-    a = asarray(a)
+    a, *weighted = operands("histogram", asarray(a), *(() if weights is None else (asarray(weights),)), floating=True)
     edges = histogram_bin_edges(a, bins, range)
     flat = astype(ravel(a), edges.dtype)
-    counted = ones(flat.shape, edges.dtype) if weights is None else ravel(weights)
+    counted = ravel(weighted[0]) if weighted else ones(flat.shape, edges.dtype)
     if counted.shape != flat.shape:
         raise ShapeError("histogram", "there must be a weight for each element", got=f"{counted.aval} and {flat.aval}")
     indices = searchsorted(edges, flat, side="right")
