@@ -56,8 +56,6 @@ def convert(name: str, value: Any, dtype: np.dtype, weak: bool = False) -> Any:
     """An operand in ``dtype``: arrays are cast, to a weak dtype if ``weak``, and numbers become constants."""
     if isinstance(value, Dim):
         value = dims.as_array(value)
-    if isinstance(value, np.ndarray) and weak:
-        value = device_array(operand(name, value))
     if isinstance(value, Array):
         if value.aval.dtype == dtype:
             return value
@@ -72,6 +70,8 @@ def convert(name: str, value: Any, dtype: np.dtype, weak: bool = False) -> Any:
             raise DtypeError(name, f"the number is no {dtypes.NAMES[dtype]}", got=repr(value)) from None
     if isinstance(value, np.generic):
         return dtype.type(value)
+    if weak:
+        return pointwise.astype(device_array(operand(name, value)), dtype=dtypes.NAMES[dtype], weak=True)
     return device_array(operand(name, value).astype(dtype))
 
 

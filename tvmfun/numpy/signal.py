@@ -145,17 +145,18 @@ def unwrap(p: NestedArrayLike, discont: Any = None, axis: int = -1, period: floa
         p: the angles.
         discont: the smallest difference that is a jump; by default half the period.
         axis: the axis along which they are neighbours.
-        period: the period; if it is an integer, angles that are integers stay integers.
+        period: the period; if it is an integer, angles of int32 and int64 stay integers.
 
     >>> unwrap([0.0, 3.0, -3.0])
     Array([0.       , 3.       , 3.2831855], dtype=float32)
     """
-    is_float = isinstance(period, float)
-    (p,) = arrays("unwrap", p, floating=is_float)
+    p = asarray(p)
+    is_whole = p.dtype in (dtypes.int32, dtypes.int64) and not isinstance(period, float)
+    (p,) = arrays("unwrap", p, floating=not is_whole)
     axis = normalize_axis("unwrap", axis, p.ndim)
     if not p.shape[axis]:
         return p
-    half = period // 2 if dtypes.is_integer(p.dtype) else period / 2
+    half = period // 2 if is_whole else period / 2
     jump = diff(p, axis=axis)
     short = remainder(jump + half, period) - half
     if half * 2 == period:  # both halves are as far
