@@ -20,6 +20,7 @@ from tvmfun.lower.codegen.native import Emission, Kernels, NativeModule
 from tvmfun.lower.codegen.relax_module import ModuleBuilder, ScheduledKernel, Step
 from tvmfun.lower.compile_log import stage
 from tvmfun.lower.fusion.column_sums import attach_column_sums
+from tvmfun.lower.fusion.comparisons import round_compared
 from tvmfun.lower.fusion.fuse import fuse
 from tvmfun.lower.fusion.in_place import InPlace, plan_in_place
 from tvmfun.lower.fusion.kernel import Kernel
@@ -40,7 +41,6 @@ from tvmfun.lower.rewrite.leading_batches import move_batch_axes_first
 from tvmfun.lower.rewrite.loop_conversions import convert_outside_loops
 from tvmfun.lower.rewrite.loop_invariants import hoist_invariants
 from tvmfun.lower.rewrite.loop_panels import pack_loop_panels
-from tvmfun.lower.rewrite.rounded_comparisons import round_compared
 from tvmfun.lower.rewrite.scatter_updates import fuse_scatter_updates
 from tvmfun.lower.rewrite.slice_updates import update_slices
 from tvmfun.lower.rewrite.split_products import split_products
@@ -73,14 +73,16 @@ def rewritten(program: Program, target: Target) -> Program:
         program = convert_outside_loops(program)
         program = align_columns(program)
         program = gather_early(program)
-    return update_slices(round_compared(program), target)
+    return update_slices(program, target)
 
 
 def fused(program: Program, target: Target) -> list[Kernel]:
     """Stage 2, Program to kernels: groups equations into functions."""
     options = fusion_options(target)
     kernels = merge_rows(fuse(program, options), program.outputs, options.is_gpu)
-    return attach_column_sums(kernels, program.outputs) if options.has_epilogues else kernels
+    if options.has_epilogues:
+        kernels = attach_column_sums(kernels, program.outputs)
+    return round_compared(kernels)
 
 
 def fused_kernels(program: Program, target: Target, donated: Collection[int] = ()) -> list[tuple[Kernel, InPlace]]:

@@ -92,7 +92,7 @@ def logsumexp(
     exponentials = tnp.exp(masked - largest)
     if b is not None:
         exponentials = tnp.where(b != 0, b * exponentials, 0)
-    total = tnp.sum(at_least_float32(exponentials), axis=axes, keepdims=True)
+    total = total_of(exponentials, axes)
     sign = tnp.astype(tnp.sign(total), x.dtype)
     logarithm = tnp.log(tnp.abs(total) if return_sign else total)
     result = tnp.astype(logarithm, x.dtype) + largest
@@ -164,6 +164,12 @@ def maxima(x: Array, axis: Axis, initial: float | None = None) -> Array:
     return lax.stop_gradient(tnp.max(x, axis=axis, keepdims=True, initial=initial))
 
 
+def total_of(exponentials: Array, axis: Axis) -> Array:
+    """The sum along axes, which stay with size 1; of float16 in float32, where 65,520 ones are not infinite."""
+    is_narrow = exponentials.dtype == dtypes.float16
+    return tnp.sum(at_least_float32(exponentials) if is_narrow else exponentials, axis=axis, keepdims=True)
+
+
 def softmax_of_shifted(shifted: Array, axis: Axis, where: ArrayLike | None = None) -> Array:
     """The softmax of an array that :func:`below_max` has returned."""
     exponentials = _exp(shifted, where)
@@ -175,7 +181,6 @@ def _exp(shifted: Array, where: ArrayLike | None) -> Array:
 
 
 def _sum(exponentials: Array, axis: Axis, where: ArrayLike | None) -> Array:
-    # In float16 the sum of 65,520 ones would be infinite.
-    total = tnp.sum(at_least_float32(exponentials), axis=axis, keepdims=True)
+    total = total_of(exponentials, axis)
     # Where the mask is false everywhere the sum is 0, and a division by it would make gradients elsewhere NaN.
     return total if where is None else tnp.where(total > 0, total, 1)

@@ -10,9 +10,8 @@ from tvmfun import dtypes
 from tvmfun.core.array import Array
 from tvmfun.errors import DtypeError, ShapeError
 from tvmfun.nn.functional.floats import floats
-from tvmfun.nn.functional.softmax import maxima
+from tvmfun.nn.functional.softmax import maxima, total_of
 from tvmfun.nn.losses.arguments import Reduction, are_classes, reduced
-from tvmfun.numpy.promotion import at_least_float32
 from tvmfun.typing import ArrayLike
 
 __all__ = ["cross_entropy", "mse_loss", "nll_loss"]
@@ -117,6 +116,5 @@ def _nll(where: str, scores: Any, labels: Any, reduction: Reduction, are_normali
     indices = tnp.where(is_class, labels, 0)
     losses = -tnp.take_along_axis(scores, indices[..., None], axis=-1, mode="fill", fill_value=0)[..., 0]
     if not are_normalized:  # the logarithm is subtracted only from the chosen scores
-        total = tnp.sum(at_least_float32(tnp.exp(scores)), axis=-1)  # might be infinite in float16
-        losses = tnp.astype(tnp.log(total), scores.dtype) + losses
+        losses = tnp.astype(tnp.log(total_of(tnp.exp(scores), -1)[..., 0]), scores.dtype) + losses
     return reduced(where, tnp.where(is_class, losses, math.nan), reduction)

@@ -6,8 +6,8 @@ import pytest
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import lax, nn
-from tvmfun.core.trace import trace_flat
-from tvmfun.lower.rewrite.rounded_comparisons import round_compared
+from tvmfun.lower import target as targets
+from tvmfun.lower.pipeline import fused
 from tvmfun.ops import pointwise as pw
 
 RNG = np.random.default_rng(0)
@@ -73,11 +73,20 @@ def test_no_element_is_above_the_maximum(prelude):
     assert np.all(np.asarray(count) >= 1)
 
 
-def test_only_inexact_values_are_rounded():
-    avals = [X.aval, X.aval]
-    trace = lambda function: trace_flat(function, avals, tvmfun.tree.structure((tuple(avals), {})), "f")
-    count = lambda function: sum(e.op is pw.astype for e in round_compared(trace(function)).equations)
-    assert count(lambda x, y: tnp.max(tnp.abs(tnp.maximum(x, -y).T))) == 0
-    assert count(lambda x, y: x * 2 > 1) == 0  # a number is compared, which no other kernel computes
-    assert count(lambda x, y: x * 2 > y) == 2
-    assert count(lambda x, y: tnp.max(tnp.abs((x * 2).T), axis=0) * tnp.sum(y * y)) == 2
+@pytest.mark.parametrize(
+    ("function", "kernels"),
+    [
+        (lambda x, y: (tnp.max(x * 2.5, axis=0), tnp.max(x * 2.5, axis=1)), 2),
+        (lambda x, y: (x * 2.5 > y).sum(), 0),  # one kernel alone computes the product
+        (lambda x, y: (tnp.max(tnp.abs(tnp.maximum(x, -y)), axis=0), tnp.max(-tnp.maximum(x, -y), axis=1)), 0),  # exact
+        (lambda x, y: (tnp.sum(x * 2.5 > 1, axis=0), tnp.sum(x * 2.5, axis=1)), 0),  # compared with a number
+        (lambda x, y: (tnp.max(tnp.abs(x * 2.5), axis=0), tnp.sum(x * 2.5, axis=1)), 2),
+    ],
+)
+def test_values_are_rounded_where_several_kernels_compute_them(function, kernels):
+    program = tvmfun.trace(function)(X, X)
+    is_rounding = lambda kernel: any(
+        e.op is pw.astype and e.params["dtype"] == "bfloat16" and e.inputs[0].aval.dtype == "float32"
+        for e in kernel.equations
+    )
+    assert sum(map(is_rounding, fused(program, targets.host()))) == kernels
