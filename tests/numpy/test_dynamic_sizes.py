@@ -8,7 +8,7 @@ from support.derivatives import in_numpy
 
 import tvmfun
 import tvmfun.numpy as tnp
-from tvmfun import Dim, tree
+from tvmfun import Dim, lax, tree
 from tvmfun.errors import DimensionError
 
 RNG = np.random.default_rng(0)
@@ -39,6 +39,11 @@ CASES = [
     _case("diagonal of tall matrices", tnp.diagonal, [(4, 3), (5, 3)], ({0: Dim("n", min=4)},)),
     _case("trace", tnp.trace, SQUARES, SQUARE),
     _case("fill_diagonal", lambda x: tnp.fill_diagonal(x, 7.0, inplace=False), SQUARES, SQUARE),
+    _case(
+        "pad", lambda x: tnp.pad(x, ((1, x.shape[0]), (x.shape[1] // 2, x.shape[1] - x.shape[1] // 2))), SQUARES, SQUARE
+    ),
+    _case("pad 1", lambda x: tnp.pad(x, ((x.shape[0], 0), (0, 1)), constant_values=2.0), SQUARES, SQUARE),
+    _case("reduce_window", lambda x: lax.reduce_window(x, -np.inf, lax.max, (2, 3), (2, 2), "SAME"), SQUARES, SQUARE),
     _case("det", tnp.linalg.det, SQUARES, SQUARE),
     _case("slogdet", tnp.linalg.slogdet, SQUARES, SQUARE),
     _case("corrcoef", tnp.corrcoef, [(4, 4), (2, 9)], ({0: "n", 1: "m"},)),

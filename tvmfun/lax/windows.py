@@ -10,6 +10,7 @@ import numpy as np
 
 from tvmfun import dtypes, tree
 from tvmfun import numpy as tnp
+from tvmfun.core import dims
 from tvmfun.core.array import Array
 from tvmfun.core.op import Op
 from tvmfun.core.trace import Tracer
@@ -111,10 +112,9 @@ def reduce_window(
     paddings = padding_pairs(name, padding, shape, spans, stride)
     low, high = (tuple(pair[side] for pair in paddings) for side in (0, 1))
     interior = tuple(d - 1 for d in dilation)
-    padded = [
-        shapes.pad(x, s, low=low, high=high, interior=interior) if any((*low, *high, *interior)) else x
-        for x, s in zip(arrays, starts, strict=True)
-    ]
+    padded = arrays
+    if any(dims.is_dynamic(size) or size for size in (*low, *high, *interior)):
+        padded = [shapes.pad(x, s, low=low, high=high, interior=interior) for x, s in zip(arrays, starts, strict=True)]
     known = _known_window(computation, starts[0]) if rank and len(arrays) == 1 and holes == ones else None
     if known is not None:
         return tree.unflatten(structure, [known(padded[0], window=window, stride=stride, padding=((0, 0),) * rank)])

@@ -308,7 +308,8 @@ def pad(
 
     Args:
         array: the array.
-        pad_width: how many: a number, ``(before, after)``, one such pair per axis, or a dictionary of axes and these.
+        pad_width: how many: a number, ``(before, after)``, one such pair per axis, or a dictionary of axes and these;
+            with the mode ``"constant"`` also dynamic sizes.
         mode: ``"constant"``, ``"empty"`` (zeros), ``"edge"``, ``"reflect"``, ``"symmetric"``, ``"wrap"``,
             ``"linear_ramp"``, ``"maximum"``, ``"mean"``, ``"median"``, ``"minimum"``; or a function
             ``(row, pair, axis, kwargs)`` that returns a row along an axis whose padding is zeros with other padding.
@@ -344,6 +345,9 @@ def pad(
         return _pad_with_value(x, widths, 0)
     if mode == "constant":
         return _pad_with_constants(x, widths, constant_values)
+    if dims.is_dynamic(tuple(map(tuple, widths))):
+        what = f"mode {mode!r} needs to know the widths"
+        raise DimensionError("pad", what, got=str(pad_width), hint="static widths, or mode 'constant'")
     if mode in _ELEMENTS:
         odd = reflect_type == "odd" and mode in ("reflect", "symmetric")
         return _pad_with_reflections(x, widths, mode) if odd else _pad_with_elements(x, widths, mode)
@@ -352,7 +356,7 @@ def pad(
     return _pad_with_statistics(x, widths, mode, stat_length)
 
 
-def _widths(x: Array, pad_width: Any) -> list[list[int]]:
+def _widths(x: Array, pad_width: Any) -> list[list[int | Dim]]:
     """One pair of widths per axis."""
     if isinstance(pad_width, dict):
         pairs: Any = [(0, 0)] * x.ndim
@@ -363,7 +367,7 @@ def _widths(x: Array, pad_width: Any) -> list[list[int]]:
         widths = np.broadcast_to(np.asarray(pad_width), (x.ndim, 2)).tolist()
     except ValueError:
         raise ShapeError("pad", f"the widths must be pairs for {x.ndim} axes", got=str(pad_width)) from None
-    if any(not isinstance(width, int) or width < 0 for pair in widths for width in pair):
+    if any(not isinstance(width, int | Dim) or width < 0 for pair in widths for width in pair):
         raise ShapeError("pad", "the widths must be non-negative integers", got=str(pad_width))
     return widths
 
