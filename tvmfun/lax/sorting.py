@@ -78,7 +78,8 @@ def top_k(operand: NestedArrayLike, k: int, *, axis: int = -1) -> tuple[Array, A
         axis: the axis.
 
     Returns:
-        ``(values, indices)``. Equal elements keep their order; NaNs are larger than numbers.
+        ``(values, indices)``. Equal elements keep their order, and so do 0.0 and -0.0; NaNs are larger than
+        numbers.
 
     Raises:
         ArgumentError: if there are fewer elements.
