@@ -26,6 +26,7 @@ from tvmfun.numpy.elementwise import (
     equal,
     floor,
     log10,
+    logical_and,
     maximum,
     multiply,
     pow,
@@ -100,6 +101,11 @@ def _is_traced(*values: Any) -> bool:
     return any(isinstance(value, Tracer) for value in values)
 
 
+def _float_of(dtype: DTypeLike | None) -> DTypeLike | None:
+    """The dtype, if it is one of floats, in which numbers are computed then."""
+    return dtype if dtype is not None and dtypes.is_float(dtypes.canonical(dtype)) else None
+
+
 def _numbers(value: Any) -> np.ndarray:
     return np.asarray(value, np.float64)
 
@@ -144,6 +150,7 @@ def linspace(
         raise ArgumentError("linspace", "the number of points must be an integer", got=repr(num))
     parts = num - 1 if endpoint else num
     if _is_traced(first, last) or isinstance(num, Dim):
+        common = kind if dtypes.is_float(kind) and kind.itemsize > common.itemsize else common
         first, last = (asarray(convert("linspace", end, common)) for end in (first, last))
         count = astype(parts, common) if isinstance(num, Dim) else float(parts)
         positions = ops.iota(shape=(num,), axis=0, dtype=dtypes.NAMES[common])
@@ -176,10 +183,10 @@ def logspace(
     >>> logspace(0, 3, 4)
     Array([   1.,   10.,  100., 1000.], dtype=float32)
     """
-    if not _is_traced(start, stop, base):
+    if not _is_traced(start, stop, base) and not dims.is_dynamic((start, stop, num)):
         numbers = np.logspace(*map(_numbers, (start, stop)), num, endpoint, _numbers(base), axis=axis)  # type: ignore[reportCallIssue]
         return device_array(numbers.astype(_common_dtype("logspace", dtype, start, stop)))
-    result = pow(base, linspace(start, stop, num, endpoint, axis=axis))
+    result = pow(base, linspace(start, stop, num, endpoint, dtype=_float_of(dtype), axis=axis))
     return result if dtype is None else astype(result, dtype)
 
 
@@ -199,11 +206,11 @@ def geomspace(
     >>> geomspace(1, 8, 4)
     Array([1., 2., 4., 8.], dtype=float32)
     """
-    if not _is_traced(start, stop):
+    if not _is_traced(start, stop) and not dims.is_dynamic((start, stop, num)):
         numbers = np.geomspace(*map(_numbers, (start, stop)), num, endpoint, axis=axis)  # type: ignore[reportCallIssue]
         return device_array(numbers.astype(_common_dtype("geomspace", dtype, start, stop)))
-    first, last = multiply(start, 1.0), multiply(stop, 1.0)
-    exponents = linspace(log10(abs(first)), log10(abs(last)), num, endpoint, axis=axis)
+    first, last = (asarray(multiply(end, 1.0), _float_of(dtype)) for end in (start, stop))
+    exponents = linspace(log10(abs(first)), log10(abs(last)), num, endpoint, dtype=_float_of(dtype), axis=axis)
     axis = axis % exponents.ndim
     spaced = lambda end: expand_dims(broadcast_to(end, exponents.shape[:axis] + exponents.shape[axis + 1 :]), axis)
     first, last = spaced(first), spaced(last)
@@ -211,8 +218,8 @@ def geomspace(
     # The ends are exact.
     index = ops.iota(shape=exponents.shape, axis=axis, dtype="int32")
     numbers = where(index == 0, first, numbers)
-    if endpoint and num > 1:
-        numbers = where(index == num - 1, last, numbers)
+    if endpoint:  # a single number is the first one
+        numbers = where(logical_and(index == num - 1, index > 0), last, numbers)
     return numbers if dtype is None else astype(numbers, dtype)
 
 

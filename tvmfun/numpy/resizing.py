@@ -68,13 +68,13 @@ def roll(a: NestedArrayLike, shift: Axes | Array, axis: Axes | None = None) -> A
         size = a.shape[number]
         if size == 0:
             continue
-        if isinstance(amount, Tracer):
-            a = take(a, (arange(size) - amount) % size, number, mode="promise_in_bounds")
-            continue
-        amount = amount if isinstance(amount, Dim) else int(amount)
-        if amount % size != 0:
-            first, second = split(a, [-amount % size], number)
-            a = concat([second, first], number)
+        if not isinstance(amount, Tracer):
+            amount = amount if isinstance(amount, Dim) else int(amount)
+            cut = -amount % size
+            if dims.always_le(0, cut) and dims.always_le(cut, size):
+                a = concat(split(a, [cut], number)[::-1], number) if dims.is_dynamic(cut) or cut else a
+                continue
+        a = take(a, (arange(size) - amount) % size, number, mode="promise_in_bounds")
     return a
 
 
