@@ -329,6 +329,12 @@ def convolution(draw: Draw) -> str:
     data = f"(np.sin(np.arange({np.prod(image)}, dtype='{draw.dtype}')).reshape({image}) + np.sum({x}))"
     weights = f"np.cos(np.arange({np.prod(kernel)}, dtype='{draw.dtype}')).reshape({kernel})"
     dilations = f"lhs_dilation={holes}, rhs_dilation={some([1, 1, 2, 3])}"
+    if draw.chance(0.5):
+        letters = "HW"[:rank]
+        layouts = tuple("".join(draw.random.sample(pair + letters, rank + 2)) for pair in ("NC", "OI", "NC"))
+        data = f"np.transpose({data}, {tuple(f'NC{letters}'.index(letter) for letter in layouts[0])})"
+        weights = f"np.transpose({weights}, {tuple(f'OI{letters}'.index(letter) for letter in layouts[1])})"
+        more += f", dimension_numbers={layouts}"
     return f"lax.conv_general_dilated({data}, {weights}, {some([1, 1, 2, 3])}, {padding}, {dilations}{more})"
 
 
@@ -450,7 +456,8 @@ def statistics(draw: Draw) -> str:
         f"np.diff({x}, axis={axis})",
         f"np.interp({x}, np.asarray([-1., 0., 2.], '{f}'), np.asarray([3., 1., 5.], '{f}'))",
         f"np.average({x}, axis={axis})",
-        f"np.digitize({x}, np.asarray([-1., 0., 1.], '{f}'))",
+        f"np.digitize({x}, np.asarray({draw.choice([[-1., 0., 1.], [1., 0., -1.]])}, '{f}'), {draw.chance(0.5)})",
+        f"(1.5 - ({x} > 0)) * {x}",
         f"np.gradient({x}, axis={axis})",
         f"np.histogram({x}, bins=4, range=(-2., 2.))[0]",
         f"np.trapezoid({x}, axis={axis})",
