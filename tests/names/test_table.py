@@ -32,6 +32,7 @@ MODULES: dict[str, tuple[str, float]] = {
     "jax.scipy.stats": ("tvmfun.scipy.stats", 100),
     "jax.scipy.interpolate": ("tvmfun.scipy.interpolate", 100),
     "jax.scipy.optimize": ("tvmfun.scipy.optimize", 100),
+    "jax.scipy.sparse.linalg": ("tvmfun.scipy.sparse.linalg", 100),
     "jax": ("tvmfun", 37),
     "optax": ("tvmfun.optim", 98),
 }

@@ -43,7 +43,7 @@ MODULES = (
     "numpy", "numpy.linalg", "lax", "lax.linalg", "nn", "nn.functional", "nn.losses", "nn.init", "optim", "optim.tree",
     "optim.projections", "optim.contrib", "optim.assignment", "optim.perturbations", "random", "scipy.special",
     "scipy.linalg", "scipy.stats", "scipy.signal", "scipy.ndimage", "scipy.optimize", "scipy.interpolate",
-    "tree", "tree_util", "flatten_util", "image", "data", "checkpoints",
+    "scipy.sparse.linalg", "tree", "tree_util", "flatten_util", "image", "data", "checkpoints",
 )  # fmt: skip
 SECONDS = 120
 # Elements of an array.

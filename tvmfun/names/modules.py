@@ -49,6 +49,7 @@ MODULES = (
     "tvmfun.scipy.stats",
     "tvmfun.scipy.optimize",
     "tvmfun.scipy.interpolate",
+    "tvmfun.scipy.sparse.linalg",
     "tvmfun.data",
     "tvmfun.checkpoints",
     "tvmfun.metrics",

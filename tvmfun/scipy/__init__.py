@@ -1,12 +1,23 @@
 """Special functions, linear algebra, statistics and more, with the names and arguments of ``jax.scipy``.
 
-It is imported by name: ``import tvmfun.scipy``, or ``from tvmfun.scipy import stats``. There is no ``fft``, ``sparse``
-and ``spatial`` yet.
+It is imported by name: ``import tvmfun.scipy``, or ``from tvmfun.scipy import stats``. There is no ``fft`` and
+``spatial`` yet.
 """
 
 from tvmfun.names import missing as _missing
-from tvmfun.scipy import cluster, integrate, interpolate, linalg, ndimage, optimize, signal, special, stats
+from tvmfun.scipy import cluster, integrate, interpolate, linalg, ndimage, optimize, signal, sparse, special, stats
 
-__all__ = ["cluster", "integrate", "interpolate", "linalg", "ndimage", "optimize", "signal", "special", "stats"]
+__all__ = [
+    "cluster",
+    "integrate",
+    "interpolate",
+    "linalg",
+    "ndimage",
+    "optimize",
+    "signal",
+    "sparse",
+    "special",
+    "stats",
+]
 
 __getattr__ = _missing(__name__)
