@@ -114,7 +114,7 @@ def _dot_simplify(x: Array, y: Array, *, contract, batch, **precision: Any) -> A
             continue
         own = argument(permuted, 0)
         if permuted is not factor:
-            own = astype(own, dtype=dtypes.NAMES[factor.dtype])
+            own = astype(own, **producer(factor).params)
         factors = (own, y) if side == 0 else (x, own)
         contract, batch = (
             tuple(tuple(order[a] for a in axes) if i == side else axes for i, axes in enumerate(pair))

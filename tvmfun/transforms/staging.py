@@ -11,6 +11,7 @@ from tvmfun.core import trace as tracing
 from tvmfun.core.array import device_array
 from tvmfun.core.interpreter import is_tracing
 from tvmfun.core.leaf import scalar
+from tvmfun.errors import ConcretizationError
 from tvmfun.typing import PyTree
 
 
@@ -23,6 +24,19 @@ def staged(fun: Callable, *args: PyTree, **kwargs: PyTree) -> PyTree:
         return fun(*args, **kwargs)
     of_arrays, arrays = over_arrays(fun, args, kwargs)
     return tracing.trace(of_arrays)(*arrays)(*arrays)
+
+
+def staged_with_numbers(fun: Callable, args: Sequence[PyTree], kwargs: dict[str, PyTree]) -> PyTree:
+    """Calls ``fun`` as :func:`staged` does, with Python numbers as arrays if it does not need their values.
+
+    Then a different number does not recompile. Within a trace nothing is compiled, and numbers stay as they are.
+    """
+    if is_tracing():
+        return fun(*args, **kwargs)
+    try:
+        return staged(fun, *as_arrays(args), **as_arrays(kwargs))
+    except ConcretizationError:
+        return staged(fun, *args, **kwargs)
 
 
 def over_arrays(fun: Callable, args: Sequence[PyTree], kwargs: dict[str, PyTree]) -> tuple[Callable, list[Any]]:

@@ -13,7 +13,7 @@ from tvmfun.core.derivative import trace_leaves
 from tvmfun.core.leaf import abstract
 from tvmfun.core.trace import named_axis
 from tvmfun.errors import ArgumentError, BatchingError, TreeError
-from tvmfun.transforms.staging import staged
+from tvmfun.transforms.staging import staged_with_numbers
 from tvmfun.typing import PyTree
 
 
@@ -92,7 +92,7 @@ def vmap(
             moved = [_move_batch_axis(*item, size) for item in zip(outputs, is_batched, positions, strict=True)]
             return tree.unflatten(program.out_tree, moved)
 
-        return staged(of_arrays, args, kwargs)
+        return staged_with_numbers(of_arrays, (args, kwargs), {})
 
     return mapped
 

@@ -1,4 +1,4 @@
-"""Comparisons of bfloat16, which must not depend on the kernel that computes a value.
+"""Rounding of bfloat16 where it decides: before comparisons, and where stored and computed values would meet.
 
 A kernel computes bfloat16 in float32 and rounds what it stores. An array that another kernel computes again, instead of
 loading it, would have no element that equals the stored maximum of its elements, and so the gradient would be 0.
@@ -16,17 +16,19 @@ from tvmfun.lower.fusion.kernel import Kernel
 from tvmfun.ops import conv
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops import reduce as reductions
-from tvmfun.ops import shape as shapes
 
 _COMPARISONS = (pw.equal, pw.not_equal, pw.less, pw.less_equal, pw.greater, pw.greater_equal)
-_EXTREMA = (reductions.max, reductions.min, reductions.argmax, reductions.argmin, conv.window_max, conv.window_argmax)
+_TO_INTEGERS = (pw.floor, pw.ceil, pw.round, pw.trunc)
+_EXTREMA = (reductions.max, reductions.min, reductions.argmax, reductions.argmin, conv.window_max)
 #: Results of these ops are arguments, or differ from them in the sign.
 _MOVES = (pw.maximum, pw.minimum, pw.where, pw.negative, pw.abs, pw.stop_gradient, reductions.max, reductions.min)
-_VIEWS = (shapes.reshape, shapes.permute_dims, shapes.broadcast_to, shapes.slice, shapes.flip)
 
 
 def round_compared(kernels: Sequence[Kernel]) -> list[Kernel]:
-    """Rounds values of bfloat16 that several kernels compute, if they are compared or have their extremum taken.
+    """Rounds values of bfloat16 within the kernels that compute them, where a stored value could be another one.
+
+    These are the operands of comparisons, arguments of which the extremum is taken and that several kernels compute,
+    and values that a kernel stores and goes on to use.
 
     Args:
         kernels: of a Program or of the body of a loop or branch.
@@ -35,16 +37,9 @@ def round_compared(kernels: Sequence[Kernel]) -> list[Kernel]:
     if all(out.aval.dtype != dtypes.bfloat16 for out in producers):
         return list(kernels)
     makers = Counter(out for kernel in kernels for equation in kernel.equations for out in equation.outputs)
-    inexact: set[Variable] = set()
-    for equation in producers.values():
-        if equation.op in _EXTREMA or (equation.op in _COMPARISONS and not _has_literal(equation)):
-            for atom in equation.inputs:
-                inexact.update(source for source in _inexact_sources(atom, producers) if makers[source] > 1)
-    return [_rounded(kernel, inexact) for kernel in kernels] if inexact else list(kernels)
-
-
-def _has_literal(equation: Equation) -> bool:
-    return any(isinstance(atom, Literal) for atom in equation.inputs)
+    extrema = {atom for equation in producers.values() if equation.op in _EXTREMA for atom in equation.inputs}
+    sources = {source for atom in extrema for source in _inexact_sources(atom, producers)}
+    return [_rounded(kernel, {source for source in sources if makers[source] > 1}) for kernel in kernels]
 
 
 def _inexact_sources(atom: Atom, producers: Mapping[Variable, Equation]) -> set[Variable]:
@@ -56,19 +51,42 @@ def _inexact_sources(atom: Atom, producers: Mapping[Variable, Equation]) -> set[
         if isinstance(atom, Literal) or atom in seen or atom.aval.dtype != dtypes.bfloat16 or atom not in producers:
             continue
         seen.add(atom)
-        producer = producers[atom]
-        if producer.op in _MOVES or producer.op in _VIEWS:
-            waiting += producer.inputs
-        elif producer.op.kind in ("pointwise", "reduction") and producer.op is not pw.astype:
+        if _moves(producers[atom]):
+            waiting += producers[atom].inputs
+        elif _computes(producers[atom]):
             found.add(atom)
     return found
 
 
-def _rounded(kernel: Kernel, inexact: set[Variable]) -> Kernel:
-    """The kernel with a conversion to float32 and back after such values, for those of its equations that read them."""
-    computed = inexact.intersection(out for equation in kernel.equations for out in equation.outputs)
-    read = computed.intersection(atom for equation in kernel.equations for atom in equation.inputs)
-    exact = {variable: Variable(variable.aval) for variable in read}
+def _moves(equation: Equation) -> bool:
+    return equation.op in _MOVES or equation.op.kind == "injective"
+
+
+def _computes(equation: Equation) -> bool:
+    """Whether a kernel has more digits of the result than bfloat16; conversions to it round."""
+    return equation.op.kind in ("pointwise", "reduction", "contraction") and equation.op is not pw.astype
+
+
+def _decides(equation: Equation) -> bool:
+    """Whether rounding the arguments of an equation could change its result altogether."""
+    if equation.op in _COMPARISONS:  # with 0 no rounding does
+        return not any(isinstance(atom, Literal) and atom.value == 0 for atom in equation.inputs)
+    if equation.op is pw.astype:
+        return dtypes.is_integer(equation.outputs[0].aval.dtype)
+    return equation.op in _TO_INTEGERS or equation.op is conv.window_argmax
+
+
+def _rounded(kernel: Kernel, sources: set[Variable]) -> Kernel:
+    """The kernel with a conversion to float32 and back after the values to round, for the equations that read them."""
+    inexact: set[Atom] = set()
+    chosen: set[Atom] = set(sources).union(kernel.outputs)
+    for equation in kernel.equations:
+        if _decides(equation):
+            chosen.update(equation.inputs)
+        if _computes(equation) if not _moves(equation) else not inexact.isdisjoint(equation.inputs):
+            inexact.update(out for out in equation.outputs if out.aval.dtype == dtypes.bfloat16)
+    read = {atom for equation in kernel.equations for atom in equation.inputs}
+    exact = {atom: Variable(atom.aval) for atom in chosen & inexact & read if isinstance(atom, Variable)}
     equations: list[Equation] = []
     for equation in kernel.equations:
         equations.append(equation._replace(outputs=tuple(exact.get(out, out) for out in equation.outputs)))

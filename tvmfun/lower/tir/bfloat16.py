@@ -15,8 +15,8 @@ from tvmfun.lower.tir.walk import called, find, rewrite
 
 
 def uses_bfloat16(body: Stmt) -> bool:
-    """Whether a statement loads numbers of bfloat16 or converts to them."""
-    return any(str(node.ty).startswith("bfloat16") for node in find(body, tirx.Cast, ir.TensorLoad))
+    """Whether a statement loads numbers of bfloat16, has such constants or converts to them."""
+    return any(str(node.ty).startswith("bfloat16") for node in find(body, tirx.Cast, ir.TensorLoad, tirx.FloatImm))
 
 
 def with_float32_arithmetic(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -31,17 +31,20 @@ def with_float32_arithmetic(func: tirx.PrimFunc) -> tirx.PrimFunc:
     widened |= {new: new for new in widened.values()}
 
     def bits(call: ir.Call) -> Expr:
-        """Bits of an intermediate, rounded to bfloat16 first."""
-        load = call.args[0] if called(call) == "tirx.reinterpret" else None
-        is_half = str(call.ty).startswith("uint16")
-        if not is_half or not isinstance(load, ir.TensorLoad) or load.source not in widened:
+        """Bits of an intermediate or of a formula of numbers, rounded to bfloat16 first."""
+        value = call.args[0] if called(call) == "tirx.reinterpret" else None
+        if value is None or not str(call.ty).startswith("uint16"):
+            return call
+        if isinstance(value, ir.TensorLoad) and value.source in widened:
+            value = widened[value.source][tuple(value.indices)]
+        elif not str(value.ty).startswith("float32"):
             return call
         lanes = str(call.ty).removeprefix("uint16")  # such as "x16"; empty for a single number
-        exact = tirx.reinterpret(f"uint32{lanes}", widened[load.source][tuple(load.indices)])
+        exact = tirx.reinterpret(f"uint32{lanes}", value)
         rounded = exact + _u(0x7FFF) + (exact >> _u(16) & _u(1))
         return tirx.Cast(f"uint16{lanes}", rounded >> _u(16))
 
-    body = rewrite(wide.body, (ir.Call, bits)) if widened else wide.body
+    body = rewrite(wide.body, (ir.Call, bits))
     return wide.with_body(_without_rounding(body, set(widened.values())))
 
 

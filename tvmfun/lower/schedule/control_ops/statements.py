@@ -24,6 +24,7 @@ from tvmfun.core.inline import subprograms
 from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
 from tvmfun.lower import target as targets
 from tvmfun.lower.fusion.column_sums import attach_column_sums
+from tvmfun.lower.fusion.comparisons import round_compared
 from tvmfun.lower.fusion.fuse import fuse
 from tvmfun.lower.fusion.in_place import InPlace, Overwrite, can_be_in_place
 from tvmfun.lower.fusion.kernel import Kernel
@@ -97,7 +98,7 @@ class StatementBuilder:
             its = fusion_options(self.target)
             kernels = fuse(program, its)
             kernels = attach_column_sums(kernels, program.outputs) if its.has_epilogues else kernels
-            self._fused[id(program)] = program, kernels
+            self._fused[id(program)] = program, round_compared(kernels)
         return self._fused[id(program)][1]
 
     def scheduled(self, kernel: Kernel) -> tirx.PrimFunc:
