@@ -73,6 +73,82 @@ def test_no_element_is_above_the_maximum(prelude):
     assert np.all(np.asarray(count) >= 1)
 
 
+def computed(row):
+    return row * 1.3 + 0.1
+
+
+EQUAL = {
+    "argument": lambda x, y: jit_equal(x, tvmfun.jit(computed)(x)),
+    "scan": lambda x, y: lax.scan(lambda m, row: (m, tnp.sum(computed(row) == m)), tnp.max(computed(x), axis=0), x)[1],
+    "map": lambda x, y: lax.map(lambda row: tnp.sum(computed(row) == tnp.max(computed(x), axis=0)), x),
+    "branch": lambda x, y: lax.cond(
+        x[0, 0] < 9, lambda m: tnp.sum(tnp.sin(x) * 1.3 == m), lambda m: 0, tnp.max(tnp.sin(x) * 1.3, axis=0)
+    ),
+    "number": lambda x, y: tnp.sum(tnp.sort(x * 1.3, axis=0) > 1, axis=0) - tnp.sum(x * 1.3 > 1, axis=0),
+    "floor": lambda x, y: tnp.floor(tnp.sort(x * 5.3, axis=0)).sum(axis=0) - tnp.floor(x * 5.3).sum(axis=0),
+    "concatenated": lambda x, y: tnp.sum(stacked(x) == tnp.max(stacked(x), axis=1, keepdims=True), axis=1),
+}
+
+
+def jit_equal(x, stored):
+    return tvmfun.jit(lambda x, stored: tnp.sum(computed(x) == stored))(x, stored)
+
+
+def stacked(x):
+    return tnp.concatenate([x * 1.1, tnp.zeros_like(x)], axis=1)
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_stored_and_computed_values_are_equal(name):
+    function = EQUAL[name] if name == "argument" else tvmfun.jit(EQUAL[name])  # a call of its own, or one program
+    count = np.asarray(function(X, X)).astype("float32")
+    if name in ("number", "floor"):
+        np.testing.assert_array_equal(count, 0)
+    else:
+        assert count.sum() >= {"argument": X.size, "concatenated": len(X)}.get(name, X.shape[1])
+
+
+def test_a_loop_ends_at_a_fixed_point():
+    step = lambda x: tnp.tanh(x * 1.5)
+    x, count = lax.while_loop(
+        lambda carry: tnp.any(step(carry[0]) != carry[0]) & (carry[1] < 100),
+        lambda c: (step(c[0]), c[1] + 1),
+        (X[0], 0),
+    )
+    assert count < 50
+    np.testing.assert_array_equal(np.asarray(step(x)), np.asarray(x))
+
+
+@pytest.mark.parametrize("in_loop", [False, True])
+def test_compensated_sums(in_loop):
+    def add(carry, value):
+        total, error = carry
+        value = value - error
+        new = total + value
+        return (new, (new - total) - value), None
+
+    values = tnp.full(2000, 0.01, "bfloat16")
+    carry = (tnp.zeros((), "bfloat16"), tnp.zeros((), "bfloat16"))
+    if in_loop:
+        carry, _ = tvmfun.jit(lambda carry: lax.scan(add, carry, values))(carry)
+    else:
+        step = tvmfun.jit(add)
+        for value in values:
+            carry, _ = step(carry, value)
+    assert abs(float(carry[0]) - 20) < 0.2
+
+
+def test_formulas_of_numbers_in_loops():
+    def body(carry, _):
+        a, b = carry
+        slope = tvmfun.grad(lambda a: (a * 1.5).sum())(a)
+        return (a / tnp.sqrt(tnp.sum(slope**2) + tnp.sum(b * b)), b * 0.5), None
+
+    a, b = tnp.ones(3, "bfloat16"), tnp.ones((2, 2), "bfloat16")
+    (got, _), _ = lax.scan(body, (a, b), length=2)
+    np.testing.assert_allclose(np.asarray(got).astype("float32"), 1 / np.sqrt(10.75 * 7.75), rtol=0.02)
+
+
 @pytest.mark.parametrize(
     ("function", "kernels"),
     [

@@ -28,7 +28,7 @@ def round_compared(kernels: Sequence[Kernel]) -> list[Kernel]:
     """Rounds values of bfloat16 within the kernels that compute them, where a stored value could be another one.
 
     These are the operands of comparisons, arguments of which the extremum is taken and that several kernels compute,
-    and values that a kernel stores and goes on to use.
+    and values that a kernel stores and subtracts from one that it has loaded, as compensated sums do.
 
     Args:
         kernels: of a Program or of the body of a loop or branch.
@@ -76,13 +76,26 @@ def _decides(equation: Equation) -> bool:
     return equation.op in _TO_INTEGERS or equation.op is conv.window_argmax
 
 
+def _has_one_source(equation: Equation, producers: Mapping[Variable, Equation]) -> bool:
+    """Whether both operands are chosen from the same values, such as a value and the maximum in the same kernel."""
+    if len(equation.inputs) != 2:
+        return False
+    first, second = (_inexact_sources(atom, producers) for atom in equation.inputs)
+    return first == second
+
+
 def _rounded(kernel: Kernel, sources: set[Variable]) -> Kernel:
     """The kernel with a conversion to float32 and back after the values to round, for the equations that read them."""
     inexact: set[Atom] = set()
-    chosen: set[Atom] = set(sources).union(kernel.outputs)
+    chosen: set[Atom] = set(sources)
+    own = {out: equation for equation in kernel.equations for out in equation.outputs}
     for equation in kernel.equations:
-        if _decides(equation):
+        if _decides(equation) and not _has_one_source(equation, own):
             chosen.update(equation.inputs)
+        if equation.op in (pw.add, pw.subtract) and any(
+            isinstance(atom, Variable) and atom not in inexact for atom in equation.inputs
+        ):
+            chosen.update(atom for atom in equation.inputs if atom in kernel.outputs)
         if _computes(equation) if not _moves(equation) else not inexact.isdisjoint(equation.inputs):
             inexact.update(out for out in equation.outputs if out.aval.dtype == dtypes.bfloat16)
     read = {atom for equation in kernel.equations for atom in equation.inputs}
