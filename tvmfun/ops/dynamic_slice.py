@@ -99,7 +99,7 @@ def _update_slice_shape(x: ShapeDtype, update: ShapeDtype, *starts: ShapeDtype) 
         raise DtypeError(
             "dynamic_update_slice", "the update must have the dtype of the array", got=f"{update} into {x}"
         )
-    return x
+    return replace(x, weak=False)
 
 
 def _update_slice(x: te.Tensor, update: te.Tensor, *starts: te.Tensor) -> te.Tensor:

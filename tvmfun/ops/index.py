@@ -230,7 +230,7 @@ def _scatter_shape(
         raise ShapeError("scatter", f"the updates must have shape {expected}", got=repr(updates))
     if updates.dtype != x.dtype or (x.dtype == dtypes.bool_ and mode != "set"):
         raise DtypeError("scatter", "the updates must have the dtype of the array", got=f"{updates} into {x}")
-    return x
+    return replace(x, weak=False)
 
 
 def _scatter(
