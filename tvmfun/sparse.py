@@ -154,10 +154,18 @@ def gradients(tape: Tape, seeds: Sequence[Any], arguments: PyTree) -> PyTree:
     tables = [variable for variable, node in zip(tape.wanted, nodes, strict=True) if is_table(node)]
     cotangents = tape.backward(seeds, unsummed=tables)
     result = [
-        _table_gradient(leaf, g) if is_table(node) else zeros(leaf) if g is None else g
+        _table_gradient(leaf, g) if is_table(node) else zeros(leaf) if g is None else _strong(g, leaf)
         for node, leaf, g in zip(nodes, tape.leaves, cotangents, strict=True)
     ]
     return tree.unflatten(structure, result)
+
+
+def _strong(gradient: Array, leaf: ArrayLike) -> Array:
+    """The gradient with a strong dtype, unless the leaf has a weak one: that of a sum is made of the number 1."""
+    aval = abstract(gradient)
+    if not aval.weak or abstract(leaf).weak:
+        return gradient
+    return tnp.astype(gradient, aval.dtype)
 
 
 def _table_gradient(table: ArrayLike, uses: Sequence[VariableUse]) -> RowSparse:

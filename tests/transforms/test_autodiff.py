@@ -296,3 +296,12 @@ def test_other_arguments_of_jacobians_stay_python_values(transform):
         ours = derive(tvmfun)(partial(f, tnp))(1.5, *args, **kwargs)
         theirs = derive(jax)(partial(f, jnp))(1.5, *args, **kwargs)
         np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+
+
+@pytest.mark.parametrize("derive", [grad, jacfwd, jacrev])
+def test_derivatives_of_strong_arrays_are_strong(derive):
+    x = tnp.asarray(X)
+    for f in (lambda x: tnp.sum(x[1:]), lambda x: tnp.sum(x), lambda x: x[0] * 2.0, lambda x: x.at[0].set(1.0).sum()):
+        for derivative in (derive(f), jit(derive(f))):
+            got = derivative(x)
+            assert got.dtype == "float64" and not got.weak_type
