@@ -128,8 +128,8 @@ def _jacobian(fun: Callable, argnums: int | Sequence[int], has_aux: bool, comput
             result, *aux = compute(of_chosen, chosen, not isinstance(argnums, Sequence))
             return (result, *aux) if has_aux else result
 
-        args = replaced(args, indices, [as_arrays(args[i]) for i in indices])
-        return staged_with_numbers(of_arrays, (args, kwargs), {})
+        chosen = [as_arrays(args[i]) for i in indices]
+        return staged_with_numbers(of_arrays, (replaced(args, indices, chosen), kwargs), {})
 
     return jacobian
 
