@@ -102,7 +102,7 @@ def _is_traced(*values: Any) -> bool:
 
 
 def _float_of(dtype: DTypeLike | None) -> DTypeLike | None:
-    """The dtype, if it is one of floats, in which numbers are computed then."""
+    """The dtype to compute in: the one asked for, if it is of floats."""
     return dtype if dtype is not None and dtypes.is_float(dtypes.canonical(dtype)) else None
 
 

@@ -159,7 +159,7 @@ def unwrap(p: NestedArrayLike, discont: Any = None, axis: int = -1, period: floa
     half = period // 2 if is_whole else period / 2
     jump = diff(p, axis=axis)
     short = remainder(jump + half, period) - half
-    if half * 2 == period:  # both halves are as far
+    if half * 2 == period:  # half a period up is half a period down
         short = where(logical_and(equal(short, -half), greater(jump, 0)), half, short)
     moved = where(less(abs(jump), period / 2 if discont is None else discont), 0, short - jump)
     lead = (slice(None),) * axis

@@ -129,7 +129,7 @@ def _jacobian(fun: Callable, argnums: int | Sequence[int], has_aux: bool, comput
             return (result, *aux) if has_aux else result
 
         chosen = [as_arrays(args[i]) for i in indices]
-        return staged_with_numbers(of_arrays, (replaced(args, indices, chosen), kwargs), {})
+        return staged_with_numbers(of_arrays, replaced(args, indices, chosen), kwargs)
 
     return jacobian
 

@@ -26,17 +26,17 @@ def staged(fun: Callable, *args: PyTree, **kwargs: PyTree) -> PyTree:
     return tracing.trace(of_arrays)(*arrays)(*arrays)
 
 
-def staged_with_numbers(fun: Callable, args: Sequence[PyTree], kwargs: dict[str, PyTree]) -> PyTree:
+def staged_with_numbers(fun: Callable, *args: PyTree) -> PyTree:
     """Calls ``fun`` as :func:`staged` does, with Python numbers as arrays if it does not need their values.
 
     Then a different number does not recompile. Within a trace nothing is compiled, and numbers stay as they are.
     """
     if is_tracing():
-        return fun(*args, **kwargs)
+        return fun(*args)
     try:
-        return staged(fun, *as_arrays(args), **as_arrays(kwargs))
+        return staged(fun, *as_arrays(args))
     except ConcretizationError:
-        return staged(fun, *args, **kwargs)
+        return staged(fun, *args)
 
 
 def over_arrays(fun: Callable, args: Sequence[PyTree], kwargs: dict[str, PyTree]) -> tuple[Callable, list[Any]]:

@@ -92,7 +92,7 @@ def vmap(
             moved = [_move_batch_axis(*item, size) for item in zip(outputs, is_batched, positions, strict=True)]
             return tree.unflatten(program.out_tree, moved)
 
-        return staged_with_numbers(of_arrays, (args, kwargs), {})
+        return staged_with_numbers(of_arrays, args, kwargs)
 
     return mapped
 

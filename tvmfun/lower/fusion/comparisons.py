@@ -27,8 +27,8 @@ _MOVES = (pw.maximum, pw.minimum, pw.where, pw.negative, pw.abs, pw.stop_gradien
 def round_compared(kernels: Sequence[Kernel]) -> list[Kernel]:
     """Rounds values of bfloat16 within the kernels that compute them, where a stored value could be another one.
 
-    These are the operands of comparisons, arguments of which the extremum is taken and that several kernels compute,
-    and values that a kernel stores and subtracts from one that it has loaded, as compensated sums do.
+    These are the operands of comparisons, values that several kernels compute and of which one takes the extremum, and
+    values that a kernel stores and subtracts from one that it has loaded, as compensated sums do.
 
     Args:
         kernels: of a Program or of the body of a loop or branch.
@@ -84,22 +84,31 @@ def _has_one_source(equation: Equation, producers: Mapping[Variable, Equation]) 
     return first == second
 
 
-def _rounded(kernel: Kernel, sources: set[Variable]) -> Kernel:
-    """The kernel with a conversion to float32 and back after the values to round, for the equations that read them."""
+def _compensates(equation: Equation, inexact: set[Atom]) -> bool:
+    """Whether an equation adds to or subtracts from a value that was loaded, as the error of a compensated sum does."""
+    is_loaded = lambda atom: isinstance(atom, Variable) and atom not in inexact
+    return equation.op in (pw.add, pw.subtract) and any(map(is_loaded, equation.inputs))
+
+
+def _values_to_round(kernel: Kernel, sources: set[Variable]) -> set[Variable]:
+    """The values that the kernel computes and reads, and that have to be rounded in between."""
+    own = {out: equation for equation in kernel.equations for out in equation.outputs}
     inexact: set[Atom] = set()
     chosen: set[Atom] = set(sources)
-    own = {out: equation for equation in kernel.equations for out in equation.outputs}
     for equation in kernel.equations:
         if _decides(equation) and not _has_one_source(equation, own):
             chosen.update(equation.inputs)
-        if equation.op in (pw.add, pw.subtract) and any(
-            isinstance(atom, Variable) and atom not in inexact for atom in equation.inputs
-        ):
+        if _compensates(equation, inexact):
             chosen.update(atom for atom in equation.inputs if atom in kernel.outputs)
-        if _computes(equation) if not _moves(equation) else not inexact.isdisjoint(equation.inputs):
+        if not inexact.isdisjoint(equation.inputs) if _moves(equation) else _computes(equation):
             inexact.update(out for out in equation.outputs if out.aval.dtype == dtypes.bfloat16)
     read = {atom for equation in kernel.equations for atom in equation.inputs}
-    exact = {atom: Variable(atom.aval) for atom in chosen & inexact & read if isinstance(atom, Variable)}
+    return {atom for atom in chosen & inexact & read if isinstance(atom, Variable)}
+
+
+def _rounded(kernel: Kernel, sources: set[Variable]) -> Kernel:
+    """The kernel with a conversion to float32 and back after the values to round, for the equations that read them."""
+    exact = {variable: Variable(variable.aval) for variable in _values_to_round(kernel, sources)}
     equations: list[Equation] = []
     for equation in kernel.equations:
         equations.append(equation._replace(outputs=tuple(exact.get(out, out) for out in equation.outputs)))
