@@ -32,7 +32,7 @@ def _closed(name: str, function: Callable, example: Any) -> tuple[Callable, list
     return closed, list(captured)
 
 
-def _hoisted(name: str, function: Callable, *example: Any) -> tuple[Callable, list[Any]]:
+def _closure_converted(name: str, function: Callable, *example: Any) -> tuple[Callable, list[Any]]:
     """A function of the traced values that another one has captured and its arguments, and these values."""
     if not is_tracing():
         return lambda _, *args: function(*args), []
@@ -47,10 +47,10 @@ def _hoisted(name: str, function: Callable, *example: Any) -> tuple[Callable, li
     program = trace_leaves(of_leaves, [tnp.asarray(leaf).aval for leaf in leaves], name)
     inner, captured = control.closing(program)
 
-    def hoisted(values: Any, *args: Any) -> Any:
+    def converted(values: Any, *args: Any) -> Any:
         return tree.unflatten(results[0], inner.evaluate([*values, *tree.leaves(args)]))
 
-    return hoisted, list(captured)
+    return converted, list(captured)
 
 
 def _with_aux(result: Any, has_aux: bool) -> tuple[Any, Any]:
@@ -98,22 +98,22 @@ def custom_root(
     def find_tangent(captured: Any, x: Any, y: Any) -> Any:
         return tangent_solve(lambda dx: jvp(lambda x: closed(captured, x), (x,), (dx,))[1], y)
 
-    solver, of_find = _hoisted("custom_root", find, captured, guess)
-    tangent_solver, of_tangent = _hoisted("custom_root", find_tangent, captured, guess, guess)
+    solver, consts = _closure_converted("custom_root", find, captured, guess)
+    tangent_solver, tangent_consts = _closure_converted("custom_root", find_tangent, captured, guess, guess)
 
     @custom_jvp
-    def root(captured: Any, of_find: Any, of_tangent: Any, guess: Any) -> Any:
-        return solver(of_find, captured, guess)
+    def root(captured: Any, consts: Any, tangent_consts: Any, guess: Any) -> Any:
+        return solver(consts, captured, guess)
 
     @root.defjvp
     def root_jvp(primals: Any, tangents: Any) -> Any:
-        captured, _, of_tangent, _ = primals
+        captured, _, tangent_consts, _ = primals
         x, aux = root(*primals)
         _, residual = jvp(lambda values: closed(values, x), (captured,), (tangents[0],))
-        moved = tree.map(tnp.negative, tangent_solver(of_tangent, captured, x, residual))
+        moved = tree.map(tnp.negative, tangent_solver(tangent_consts, captured, x, residual))
         return (x, aux), (moved, tree.map(tnp.zeros_like, aux))
 
-    x, aux = root(captured, of_find, of_tangent, guess)
+    x, aux = root(captured, consts, tangent_consts, guess)
     return (x, aux) if has_aux else x
 
 
@@ -155,14 +155,14 @@ def custom_linear_solve(
     def find(captured: Any, b: Any) -> Any:
         return _with_aux(solve(lambda x: closed(captured, x), b), has_aux)
 
-    solver = _Solver(closed, *_hoisted("custom_linear_solve", find, captured, b))
+    solver = _Solver(closed, *_closure_converted("custom_linear_solve", find, captured, b))
     transposed = solver if symmetric else None
     if transpose_solve is not None and not symmetric:
 
         def find_transposed(captured: Any, b: Any) -> Any:
             return _with_aux(transpose_solve(lambda y: turned(captured, y), b), has_aux)
 
-        transposed = _Solver(turned, *_hoisted("custom_linear_solve", find_transposed, captured, b))
+        transposed = _Solver(turned, *_closure_converted("custom_linear_solve", find_transposed, captured, b))
     x, aux = _solution(solver, transposed, captured, b)
     return (x, aux) if has_aux else x
 
@@ -172,7 +172,7 @@ class _Solver(NamedTuple):
 
     apply: Callable
     find: Callable
-    of_find: list[Any]
+    consts: list[Any]
 
 
 def _solution(solver: _Solver, transposed: _Solver | None, captured: Any, b: Any) -> Any:
@@ -180,22 +180,22 @@ def _solution(solver: _Solver, transposed: _Solver | None, captured: Any, b: Any
     from tvmfun.transforms import custom_vjp, vjp
 
     @custom_vjp
-    def solution(captured: Any, of_find: Any, of_transposed: Any, b: Any) -> Any:
-        return solver.find(of_find, captured, b)
+    def solution(captured: Any, consts: Any, transposed_consts: Any, b: Any) -> Any:
+        return solver.find(consts, captured, b)
 
-    def forward(captured: Any, of_find: Any, of_transposed: Any, b: Any) -> Any:
-        x, aux = solution(captured, of_find, of_transposed, b)
-        return (x, aux), (captured, of_find, of_transposed, x)
+    def forward(captured: Any, consts: Any, transposed_consts: Any, b: Any) -> Any:
+        x, aux = solution(captured, consts, transposed_consts, b)
+        return (x, aux), (captured, consts, transposed_consts, x)
 
     def backward(kept: Any, cotangents: Any) -> Any:
-        captured, of_find, of_transposed, x = kept
+        captured, consts, transposed_consts, x = kept
         if transposed is None:
             hint = "transpose_solve=, or symmetric=True"
             raise ArgumentError("custom_linear_solve", "a derivative needs the transposed solution", hint=hint)
-        first, second = solver._replace(of_find=of_find), transposed._replace(of_find=of_transposed)
+        first, second = solver._replace(consts=consts), transposed._replace(consts=transposed_consts)
         moved, _ = _solution(second, first, captured, cotangents[0])
         _, pull = vjp(lambda values: solver.apply(values, x), captured)
         return tree.map(tnp.negative, pull(moved)[0]), None, None, moved
 
     solution.defvjp(forward, backward)
-    return solution(captured, solver.of_find, transposed.of_find if transposed else [], b)
+    return solution(captured, solver.consts, transposed.consts if transposed else [], b)
