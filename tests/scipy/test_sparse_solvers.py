@@ -44,7 +44,7 @@ def symmetric(solver, a):
     return (a + a.T) / 2 if solver == "cg" else a
 
 
-@pytest.mark.quick("*cg*float64", "*batched*float32")
+@pytest.mark.quick("float64-cg", "float32-batched")
 @solvers
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_solutions(solver, dtype):
