@@ -70,7 +70,7 @@ class _Space(NamedTuple):
 
 def _space(vector: Array, size: Array, restart: int) -> _Space:
     basis = tnp.zeros((restart + 1, vector.shape[0]), vector.dtype).at[0].set(vector / size)
-    # What is not filled in leaves the matrix regular, and the solution 0 there.
+    # Rows of the identity that are not replaced keep the matrix regular, and the solution 0 there.
     images = tnp.eye(restart, restart + 1, dtype=vector.dtype)
     return _Space(basis, images, tnp.zeros((), "int32"), tnp.ones((), "bool"))
 
