@@ -32,25 +32,16 @@ def _closed(name: str, function: Callable, example: Any) -> tuple[Callable, list
     return closed, list(captured)
 
 
-def _closure_converted(name: str, function: Callable, *example: Any) -> tuple[Callable, list[Any]]:
+def _closure_converted(function: Callable, *examples: Any) -> tuple[Callable, list[Any]]:
     """A function of the traced values that another one has captured and its arguments, and these values."""
+    from tvmfun.transforms import closure_convert
+
     if not is_tracing():
         return lambda _, *args: function(*args), []
-    leaves, structure = tree.flatten(example)
-    results: list[tree.Structure] = []
-
-    def of_leaves(*leaves: Any) -> list[Any]:
-        outputs, result = tree.flatten(function(*tree.unflatten(structure, leaves)))
-        results[:] = [result]
-        return outputs
-
-    program = trace_leaves(of_leaves, [tnp.asarray(leaf).aval for leaf in leaves], name)
-    inner, captured = control.closing(program)
-
-    def converted(values: Any, *args: Any) -> Any:
-        return tree.unflatten(results[0], inner.evaluate([*values, *tree.leaves(args)]))
-
-    return converted, list(captured)
+    structures = [tree.structure(example) for example in examples]
+    of_leaves = lambda *leaves: function(*map(tree.unflatten, structures, leaves))
+    converted, captured = closure_convert(of_leaves, *map(tree.leaves, examples))
+    return lambda values, *args: converted(*map(tree.leaves, args), *values), captured
 
 
 def _with_aux(result: Any, has_aux: bool) -> tuple[Any, Any]:
@@ -98,8 +89,8 @@ def custom_root(
     def find_tangent(captured: Any, x: Any, y: Any) -> Any:
         return tangent_solve(lambda dx: jvp(lambda x: closed(captured, x), (x,), (dx,))[1], y)
 
-    solver, consts = _closure_converted("custom_root", find, captured, guess)
-    tangent_solver, tangent_consts = _closure_converted("custom_root", find_tangent, captured, guess, guess)
+    solver, consts = _closure_converted(find, captured, guess)
+    tangent_solver, tangent_consts = _closure_converted(find_tangent, captured, guess, guess)
 
     @custom_jvp
     def root(captured: Any, consts: Any, tangent_consts: Any, guess: Any) -> Any:
@@ -150,19 +141,19 @@ def custom_linear_solve(
     closed, captured = _closed("custom_linear_solve", matvec, b)
 
     def turned(captured: Any, y: Any) -> Any:
-        return closed(captured, y) if symmetric else linear_transpose(lambda x: closed(captured, x), b)(y)[0]
+        return linear_transpose(lambda x: closed(captured, x), b)(y)[0]
 
     def find(captured: Any, b: Any) -> Any:
         return _with_aux(solve(lambda x: closed(captured, x), b), has_aux)
 
-    solver = _Solver(closed, *_closure_converted("custom_linear_solve", find, captured, b))
+    solver = _Solver(closed, *_closure_converted(find, captured, b))
     transposed = solver if symmetric else None
     if transpose_solve is not None and not symmetric:
 
         def find_transposed(captured: Any, b: Any) -> Any:
             return _with_aux(transpose_solve(lambda y: turned(captured, y), b), has_aux)
 
-        transposed = _Solver(turned, *_closure_converted("custom_linear_solve", find_transposed, captured, b))
+        transposed = _Solver(turned, *_closure_converted(find_transposed, captured, b))
     x, aux = _solution(solver, transposed, captured, b)
     return (x, aux) if has_aux else x
 

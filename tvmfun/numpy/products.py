@@ -18,7 +18,7 @@ from tvmfun.numpy.diagonals import diagonal
 from tvmfun.numpy.dtypes import astype
 from tvmfun.numpy.elementwise import multiply, not_equal, subtract
 from tvmfun.numpy.promotion import NestedArrayLike, no_out
-from tvmfun.numpy.reductions import sum
+from tvmfun.numpy.reductions import any, sum
 from tvmfun.numpy.shapes import broadcast_to, expand_dims, moveaxis, normalize_axis, permute_dims, ravel, reshape, stack
 from tvmfun.ops import dot as ops
 from tvmfun.ops import pointwise
@@ -348,9 +348,6 @@ def einsum(
     inputs, result, tensors = _parsed(subscripts, operands)
     if preferred_element_type is not None:
         tensors = [astype(x, preferred_element_type) for x in tensors]
-    if tensors[0].dtype == dtypes.bool_:  # whether there is a term in which all factors are true
-        letters = f"{','.join(inputs)}->{result}"
-        return not_equal(einsum(letters, *(astype(x, dtypes.float32) for x in tensors), optimize=optimize), 0)
     sizes = _sizes(inputs, tensors)
     terms = [_without_repeats(term, x) for term, x in zip(inputs, tensors, strict=True)]
     for pair in _order(inputs, result, sizes, optimize):
@@ -439,9 +436,12 @@ def _without_repeats(letters: str, x: Array) -> Term:
 
 
 def _summed(letters: str, x: Array, kept: set[str]) -> Term:
-    """Sums over the letters that are not needed."""
+    """Sums over the letters that are not needed; of bools, whether any element is true."""
     axes = tuple(i for i, letter in enumerate(letters) if letter not in kept)
-    return ("".join(letter for letter in letters if letter in kept), sum(x, axes, x.dtype)) if axes else (letters, x)
+    if not axes:
+        return letters, x
+    total = any(x, axes) if x.dtype == dtypes.bool_ else sum(x, axes, x.dtype)
+    return "".join(letter for letter in letters if letter in kept), total
 
 
 def _product(first: Term, second: Term, kept: set[str], sizes: dict[str, int], precision: Any) -> Term:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -106,11 +106,16 @@ def det(a: NestedArrayLike) -> Array:
         return ones(a.shape[:-2], a.dtype)
     if not dims.is_dynamic(size) and size <= 4:
         return _expanded(a)
+    return _with_tangent("det", _det_from_lu, _det_and_tangent, a)
+
+
+def _with_tangent(name: str, value: Callable, moved: Callable, *operands: Array) -> Array:
+    """The value of a function, with the derivative of a rule ``(*operands, *tangents) -> [value, tangent]``."""
     if not is_tracing():
-        return _det_from_lu(a)
-    program, captured = control.closed(_det_from_lu, [a.aval], "det")
-    rule = calls.Rule(_det_and_tangent)
-    return calls.custom_jvp_call(*captured, a, program=program, rule=rule, captured=len(captured))[0]
+        return value(*operands)
+    program, captured = control.closed(value, [operand.aval for operand in operands], name)
+    rule = calls.Rule(moved)
+    return calls.custom_jvp_call(*captured, *operands, program=program, rule=rule, captured=len(captured))[0]
 
 
 def _det_from_lu(a: Array) -> Array:
@@ -237,11 +242,7 @@ def _pseudoinverse(x: Array, rtol: Any, scale: int) -> Array:
         right = (turned - inverse @ (x @ turned)) @ matrix_transpose(inverse) @ inverse
         return [inverse, left + right - inverse @ dx @ inverse]
 
-    if not is_tracing():
-        return value(x, *operands)
-    program, captured = control.closed(value, [x.aval, *(operand.aval for operand in operands)], "pinv")
-    rule = calls.Rule(moved)
-    return calls.custom_jvp_call(*captured, x, *operands, program=program, rule=rule, captured=len(captured))[0]
+    return _with_tangent("pinv", value, moved, x, *operands)
 
 
 def lstsq(
