@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from itertools import product
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import tvmfun
 import tvmfun.numpy as tnp
-from tvmfun import ShapeDtype, dtypes
+from tvmfun import ShapeDtype, dtypes, lax
 from tvmfun.numpy import promotion
 
 NUMBERS = (1, 2.5, True, np.int32(1), np.float32(1), np.float64(1))
@@ -76,3 +77,73 @@ def test_integers_with_python_numbers_give_way_to_arrays(name, jitted):
             assert got.dtype == want.dtype, (dtype, other)
             assert got.weak_type == want.weak_type, (dtype, other)
             np.testing.assert_allclose(np.asarray(got).astype("float32"), np.asarray(want).astype("float32"), rtol=1e-2)
+
+
+#: Arrays made of Python numbers alone, by name; each is multiplied by arrays of narrower dtypes.
+OF_NUMBERS = {
+    "full": lambda np, lax: np.full(2, 1.5),
+    "full of integers": lambda np, lax: np.full(2, 3),
+    "full with a dtype": lambda np, lax: np.full(2, 1.5, "float32"),
+    "full of an array": lambda np, lax: np.full(2, np.ones((), "float32")),
+    "full of bools": lambda np, lax: np.full(2, True),
+    "lax.full": lambda np, lax: lax.full((2,), 1.5),
+    "full like one": lambda np, lax: np.full_like(np.full(2, 1.5), np.ones((), "float32")),
+    "full like a strong one": lambda np, lax: np.full_like(np.ones(2), 1.5),
+    "lax.full like one": lambda np, lax: lax.full_like(np.full(2, 1.5), 1.5),
+    "zeros like one": lambda np, lax: np.zeros_like(np.full(2, 1.5)),
+    "ones like a number": lambda np, lax: np.ones_like(1.5),
+    "ones like one with a dtype": lambda np, lax: np.ones_like(np.full(2, 1.5), dtype="float32"),
+    "updated": lambda np, lax: np.full(2, 1.5).at[0].set(2),
+    "updated by an array": lambda np, lax: np.full(2, 1.5).at[:1].add(np.ones(1, "float32")),
+    "updated at a mask": lambda np, lax: np.full(2, 1.5).at[np.asarray([True, False])].multiply(3.0),
+    "divided": lambda np, lax: np.full(2, 1.5).at[0].divide(2),
+    "strong updated": lambda np, lax: np.ones(2).at[0].set(2),
+    "branches": lambda np, lax: lax.cond(np.ones(()) > 0, lambda: 1.0, lambda: 0.5),
+    "branches, one strong": lambda np, lax: lax.cond(np.ones(()) > 0, lambda: 1.0, lambda: np.ones(())),
+    "branches of an operand": lambda np, lax: lax.switch(1, [lambda x: x, lambda x: 2 * x, np.sin], 1.5),
+    "carry": lambda np, lax: lax.scan(lambda c, _: (c * 2, None), 1.0, None, length=2)[0],
+    "rows": lambda np, lax: lax.scan(lambda c, _: (c * 2, c), 1.0, None, length=2)[1],
+    "carry made strong": lambda np, lax: lax.scan(lambda c, x: (c * x, None), 1.0, np.ones(2, "float32"))[0],
+    "strong carry": lambda np, lax: lax.scan(lambda c, _: (c * 2, None), np.ones(()), None, length=2)[0],
+    "unrolled carry": lambda np, lax: lax.scan(lambda c, _: (c * 2, None), 1.0, None, length=3, unroll=2)[0],
+    "while": lambda np, lax: lax.while_loop(lambda c: c < 5, lambda c: c * 2, 1.0),
+    "for": lambda np, lax: lax.fori_loop(0, 3, lambda i, c: (c[0] * 2, c[1] + 1), (1.0, 0))[0],
+    "nested": lambda np, lax: lax.fori_loop(0, 2, lambda i, c: lax.cond(i > 0, lambda: c, lambda: c * 2), 1.0),
+}
+
+
+@pytest.mark.parametrize("name", OF_NUMBERS)
+@pytest.mark.parametrize("jitted", [False, True])
+def test_arrays_of_python_numbers_give_way_to_arrays(name, jitted):
+    for other in ("bfloat16", "float16", "int8", "float32"):
+        ours = lambda y: OF_NUMBERS[name](tnp, lax) * y
+        theirs = lambda y: OF_NUMBERS[name](jnp, jax.lax) * y
+        got = (tvmfun.jit(ours) if jitted else ours)(tnp.ones(2, other))
+        want = theirs(jnp.ones(2, other))
+        assert (got.dtype, got.weak_type) == (want.dtype, want.weak_type), other
+        np.testing.assert_array_equal(np.asarray(got).astype("float32"), np.asarray(want).astype("float32"))
+
+
+@pytest.mark.parametrize("transform", ["grad", "vmap", "vmap-grad", "jvp"])
+def test_arrays_of_python_numbers_in_transforms(transform):
+    """A carry and a branch of weak dtypes, transformed: bfloat16 in, bfloat16 out."""
+
+    def function(x, lax, np):
+        rate = lax.cond(x.sum() > 0, lambda: 0.5, lambda: 0.25)
+        scale = lax.fori_loop(0, 3, lambda i, c: c * 2, 1.0)
+        state = np.full(2, 0.125).at[0].set(1.0)
+        return np.sum(x * rate * scale * state)
+
+    def transformed(lib, np):
+        f = lambda x: function(x, lib.lax, np)
+        return {
+            "grad": lib.grad(f),
+            "vmap": lambda x: lib.vmap(f)(np.stack([x, -x])),
+            "vmap-grad": lambda x: lib.vmap(lib.grad(f))(np.stack([x, -x])),
+            "jvp": lambda x: lib.jvp(f, (x,), (x,))[1],
+        }[transform]
+
+    got = transformed(tvmfun, tnp)(tnp.asarray([1, 2], "bfloat16"))
+    want = transformed(jax, jnp)(jnp.asarray([1, 2], "bfloat16"))
+    assert got.dtype == want.dtype == "bfloat16"
+    np.testing.assert_array_equal(np.asarray(got).astype("float32"), np.asarray(want).astype("float32"))

@@ -19,6 +19,7 @@ from tvmfun.core.batching import Axis, batch, repeat
 from tvmfun.core.derivative import trace_leaves
 from tvmfun.core.program import Program
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError, TreeError
+from tvmfun.numpy.dtypes import weakly_typed
 from tvmfun.numpy.promotion import convert
 from tvmfun.numpy.shapes import normalize_axis
 from tvmfun.ops import control, pointwise
@@ -95,6 +96,7 @@ def scan(
         return tree.unflatten(init_tree, carry), tree.unflatten(ys_tree, ys)
     body, captured = control.closing(program)
     results = control.LoopOperands((), captured, start, rows).run(body, None, steps, bool(reverse))
+    results = _weak_as(results, program.out_avals, start)
     return tree.unflatten(init_tree, results[: len(start)]), tree.unflatten(ys_tree, results[len(start) :])
 
 
@@ -174,6 +176,13 @@ def _with_dtypes(where: str, program: Program, wanted: Sequence[ShapeDtype]) -> 
         return tree.unflatten(program.out_tree, [*converted, *results[len(wanted) :]])
 
     return trace_leaves(convert, program.in_avals, program.name)
+
+
+def _weak_as(results: Sequence[Any], avals: Sequence[ShapeDtype], start: Sequence[Array] = ()) -> list[Any]:
+    """The results, weakly typed where they are in ``avals`` and where a carry was so at the ``start``."""
+    weak = [aval.weak for aval in avals]
+    weak[: len(start)] = [flag and x.aval.weak for flag, x in zip(weak, start, strict=False)]
+    return [weakly_typed(x) if flag else x for x, flag in zip(results, weak, strict=False)]
 
 
 def _converted(where: str, x: Any, dtype: np.dtype) -> Any:
@@ -262,6 +271,7 @@ def while_loop(
     cond, cond_consts = control.closing(test)
     body, cond = _sharing_consts(body, len(body_consts), cond, len(cond_consts))
     results = control.LoopOperands((), (*body_consts, *cond_consts), start, ()).run(body, cond, max_steps, False)
+    results = _weak_as(results, program.out_avals, start)
     return tree.unflatten(init_tree, results[: len(start)])
 
 
@@ -406,7 +416,7 @@ def _branch(where: str, index: Any, functions: Sequence[Callable], names: Sequen
     closed = [control.closing(_with_dtypes(where, program, wanted)) for program in programs]
     functions = [lambda *x, p=p, c=c: p.evaluate([*c, *x]) for p, c in closed]
     branches, captured = control.closed_branches(functions, avals, where)
-    results = control.switch(index, *captured, *leaves, branches=branches)
+    results = _weak_as(control.switch(index, *captured, *leaves, branches=branches), wanted)
     return tree.unflatten(first.out_tree, results)
 
 

@@ -59,8 +59,7 @@ def full_like(
     x: NestedArrayLike, fill_value: NestedArrayLike, dtype: DTypeLike | None = None, shape: Ints | None = None
 ) -> Array:
     """Returns an array of one value with the shape and dtype of ``x``, unless others are given."""
-    x = tnp.asarray(x)
-    return tnp.full(x.shape if shape is None else tuple(shape), fill_value, dtype or x.dtype)
+    return tnp.full_like(x, fill_value, dtype, None if shape is None else tuple(shape))
 
 
 def empty(shape: Ints, dtype: DTypeLike) -> Array:

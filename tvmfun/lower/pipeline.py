@@ -44,6 +44,7 @@ from tvmfun.lower.rewrite.loop_panels import pack_loop_panels
 from tvmfun.lower.rewrite.scatter_updates import fuse_scatter_updates
 from tvmfun.lower.rewrite.slice_updates import update_slices
 from tvmfun.lower.rewrite.split_products import split_products
+from tvmfun.lower.rewrite.weak_conversions import drop_weak_conversions
 from tvmfun.runtime.cuda_module import CudaModule
 from tvmfun.runtime.plan import DynamicPlan, Plan
 from tvmfun.runtime.workspaces import kept_by_threads
@@ -54,6 +55,7 @@ _LITTLE_WORK = 8192
 
 def rewritten(program: Program, target: Target) -> Program:
     """Stage 1, Program to Program: computes the same values in another way."""
+    program = drop_weak_conversions(program)
     program = fuse_scatter_updates(program)
     program = split_dilated_convolutions(program)
     if targets.is_cpu(target):

@@ -14,6 +14,7 @@ from tvmfun.core.leaf import abstract
 from tvmfun.core.trace import Tracer
 from tvmfun.errors import ArgumentError, ArgumentTypeError, ConcretizationError, IndexingError, ShapeError
 from tvmfun.numpy.creation import asarray, ones_like
+from tvmfun.numpy.dtypes import weakly_typed
 from tvmfun.numpy.elementwise import add, clip, divide, maximum, minimum, multiply, negative, pow, where
 from tvmfun.numpy.indexing import (
     bounds,
@@ -176,7 +177,12 @@ class At:
         """The product of all values for each index, 1 where there are none."""
         return At(ones_like(self._x), self._index)._update(name, values, "mul", **options)
 
-    def _update(
+    def _update(self, name: str, values: Any, combine: str, **options: Any) -> Array:
+        """An update, whose dtype is weak if that of the array is so."""
+        updated = self._strong_update(name, values, combine, **options)
+        return weakly_typed(updated) if self._x.weak_type else updated
+
+    def _strong_update(
         self,
         name: str,
         values: Any,
@@ -197,7 +203,7 @@ class At:
             return _update_mask(x, self._index, values, combine)
         x, index = without_bools(x, self._index)
         if x is not self._x:
-            updated = At(x, index)._update(name, values, combine, mode=mode, unique_indices=unique_indices)
+            updated = At(x, index)._strong_update(name, values, combine, mode=mode, unique_indices=unique_indices)
             return reshape(updated, self._x.shape)
         items = normalized(x, self._index)
         if mode is not None and how != "in_bounds":

@@ -18,7 +18,7 @@ from tvmfun.core.interpreter import is_tracing
 from tvmfun.core.leaf import abstract, of_dataclass
 from tvmfun.core.trace import Tracer
 from tvmfun.errors import ArgumentError, ConcretizationError, DtypeError, ShapeError
-from tvmfun.numpy.dtypes import astype, placed
+from tvmfun.numpy.dtypes import astype, placed, weakly_typed
 from tvmfun.numpy.elementwise import equal
 from tvmfun.numpy.promotion import (
     NestedArrayLike,
@@ -249,20 +249,24 @@ def full(shape: Shape, fill_value: Any, dtype: Any = None, *, device: Any = None
     Args:
         shape: an integer or a tuple of them.
         fill_value: a number, or an array that broadcasts to ``shape``.
-        dtype: by default that of ``fill_value``.
+        dtype: by default that of ``fill_value``: weak, if this is a Python number.
         device: the device of the result; by default the CPU.
 
-    >>> full((2,), 7)
-    Array([7, 7], dtype=int32)
+    >>> full((2,), 7), full((2,), 0.5) * ones(2, "bfloat16")
+    (Array([7, 7], dtype=int32), Array([0.5, 0.5], dtype=bfloat16))
     """
-    sizes = as_shape("full", shape)
-    fill_value = operand("full", fill_value)
+    [(found, weak)] = operand_types("full", [operand("full", fill_value)])
     kind = dtype_or(dtype, element_type("full", fill_value))
-    filling = convert("full", fill_value, kind)
+    return _filled(shape, fill_value, kind, weak and dtype is None and found != dtypes.bool_, device)
+
+
+def _filled(shape: Shape, fill_value: Any, dtype: np.dtype, weak: bool, device: Any) -> Array:
+    sizes = as_shape("full", shape)
+    filling = convert("full", operand("full", fill_value), dtype, weak)
     if isinstance(filling, np.generic) and not is_tracing():
-        return placed("full", device_array(np.full(sizes, filling, kind)), device)
-    # The result has a dtype of its own, also when it is filled with a Python number.
-    return placed("full", astype(ops.broadcast_to(filling, shape=sizes), kind), device)
+        return placed("full", device_array(np.full(sizes, filling, dtype), weak=weak), device)
+    filled = ops.broadcast_to(filling, shape=sizes)
+    return placed("full", weakly_typed(filled) if weak else astype(filled, dtype), device)
 
 
 def zeros(shape: Shape, dtype: DTypeLike | None = None, *, device: Any = None) -> Array:
@@ -294,7 +298,8 @@ def full_like(
     Array([2.], dtype=float32)
     """
     a = asarray(a)
-    return full(a.shape if shape is None else shape, fill_value, dtype_or(dtype, a.dtype), device=device)
+    sizes = a.shape if shape is None else shape
+    return _filled(sizes, fill_value, dtype_or(dtype, a.dtype), dtype is None and a.weak_type, device)
 
 
 def zeros_like(

@@ -52,6 +52,13 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> A
     return placed("astype", x, device)
 
 
+def weakly_typed(x: Any) -> Any:
+    """An array or a number whose dtype gives way to that of arrays, like that of a Python number."""
+    if not isinstance(x, Array) or x.weak_type or x.dtype == dtypes.bool_:
+        return x
+    return ops.astype(x, dtype=dtypes.NAMES[x.dtype], weak=True)
+
+
 def placed(name: str, x: Array, device: Any) -> Array:
     """``x`` on a device given by name, or where it is if that is None."""
     return x if device is None else move(x.concrete(name), devices.device(device))
