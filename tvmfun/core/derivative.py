@@ -8,6 +8,7 @@ tangents to tangents. Ops that contain Programs have rules for both.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tvmfun import dtypes, tree
@@ -98,7 +99,10 @@ class Tape:
     def _record(self, equation: Equation, arguments: list) -> Any:
         carried = [self._carries(i, atom, equation) for i, atom in enumerate(equation.inputs)]
         if equation.op.pullback is not None and any(carried):
-            result, pull = equation.op.pullback(tuple(carried), *arguments, **equation.params)
+            try:
+                result, pull = equation.op.pullback(tuple(carried), *arguments, **equation.params)
+            except GradientError as error:  # which matters only if a cotangent arrives
+                result, pull = equation.op(*arguments, **equation.params), partial(_fail, error)
             self._pulls[id(equation)] = pull
         elif equation.outputs[0] in self._known:
             result = tuple(self._known[out] for out in equation.outputs)
@@ -150,6 +154,10 @@ class Tape:
         arguments = self._arguments(equation)
         gs = [zeros(out) if g is None else g for g, out in zip(arriving, results, strict=True)]
         return [(i, _cotangent(equation.op, i, gs, results, arguments, equation.params)) for i in carried]
+
+
+def _fail(error: GradientError, cotangents: Sequence[Any]) -> list:
+    raise error
 
 
 def transposed(program: Program, avals: Sequence[ShapeDtype], seeds: Sequence[ShapeDtype], where: str) -> Program:

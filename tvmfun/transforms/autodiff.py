@@ -365,8 +365,21 @@ def linearize(fun: Callable, *primals: PyTree, has_aux: bool = False) -> tuple:
         moved = Tape(backward, [zeros(x) for x in results]).backward([directions.get(i) for i in range(len(primals))])
         return [*tape.outputs, *_instantiate_zeros(moved, results)]
 
+    def forward(*values: Any) -> list:
+        """The same in forward mode, for loops without a bound; they run again for each tangent."""
+        captured, primals = values[: len(program.captured)], values[len(program.captured) : len(inputs)]
+        directions = dict(zip(moving, values[len(inputs) :], strict=True))
+        tangents = [directions.get(i) for i in range(len(primals))]
+        _, moved = pushforward(replace(program, captured=tuple(captured)), primals, tangents)
+        outputs = program.evaluate([*captured, *primals])  # in loops of their own, which do not wait for tangents
+        return [*outputs, *_instantiate_zeros(moved[:count], outputs[:count])]
+
     aux_zeros = [None] * (len(program.outputs) - count)
-    joint = _trace(both, [*inputs, *(leaves[i] for i in moving)], program.name)
+    avals = [*inputs, *(leaves[i] for i in moving)]
+    try:
+        joint = _trace(both, avals, program.name)
+    except GradientError:
+        joint = _trace(forward, avals, program.name)
     known = [True] * (len(joint.captured) + len(inputs)) + [False] * len(moving)
     early, late, is_known = partition(replace(joint, captured=()), known)
     values = early(*joint.captured, *inputs)
