@@ -486,3 +486,19 @@ def test_an_overflow_skips_just_one_step():
     assert scales[4] == 2 * scales[5] == 2 * scales[-1]
     # Powers of two change no gradient but those that float16 cannot hold.
     np.testing.assert_allclose(np.delete(whole, 5), without, rtol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_bias_of_a_dynamic_batch(dtype):
+    """The bias of a product is found by its repetition, whatever the size of the batch; one example included."""
+    w, b = np.linspace(-1, 1, 96, dtype="float32").reshape(6, 16), np.linspace(0, 1, 16, dtype="float32")
+
+    def loss(params, x):
+        return tnp.sum((x @ params[0] + params[1]) ** 2)
+
+    gradient = tvmfun.grad(tvmfun.amp(loss, dtype))
+    program = tvmfun.trace(gradient)((w, b), tvmfun.ShapeDtype(("b", 6), "float32"))
+    for n in (1, 2, 5):
+        x = np.linspace(-2, 2, 6 * n, dtype="float32").reshape(n, 6)
+        for one, other in zip(program((w, b), x), gradient((w, b), x), strict=True):
+            np.testing.assert_array_equal(one, other)

@@ -453,6 +453,8 @@ def foreign_array(value: Any, where: str) -> DeviceArray:
         DtypeError: if it has neither, or if tvmfun has no such dtype.
     """
     if hasattr(value, "__dlpack__"):
+        if hasattr(value, "resolve_neg"):  # PyTorch's DLPack ignores a sign that is yet to be applied
+            value = value.resolve_neg()
         try:
             return _from_dlpack(value)
         except DtypeError:
@@ -472,8 +474,13 @@ def _from_dlpack(value: Any) -> DeviceArray:
     try:
         view = np.from_dlpack(value)
     except (BufferError, RuntimeError, TypeError, ValueError):
-        # Not on the CPU, or bfloat16: TVM reads both, but only dense arrays.
-        tensor = tvm.runtime.from_dlpack(value)
+        # Not on the CPU, or bfloat16: TVM reads both, but only dense, aligned arrays. PyTorch can make one.
+        try:
+            tensor = tvm.runtime.from_dlpack(value)
+        except (BufferError, RuntimeError, TypeError, ValueError):
+            if not hasattr(value, "contiguous"):
+                raise
+            tensor = tvm.runtime.from_dlpack(value.contiguous().clone())
         counters.to_device += 1
         aval = interned(ShapeDtype(tuple(tensor.shape), str(tensor.dtype)))  # type: ignore[arg-type]
         if tensor.device == _CPU:

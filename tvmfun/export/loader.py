@@ -21,7 +21,7 @@ import struct
 import sys
 from collections import Counter, namedtuple
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,8 +36,6 @@ else:
 
     class ExportError(RuntimeError):
         """An exported function that cannot be loaded or run; ``status`` is a name of ``tvmfun_status`` in step.h."""
-
-        status = ""
 
         def __init__(self, where: str, what: str, *, got: str = "", hint: str = "") -> None:
             super().__init__(f"[{where}] {what}" + f", got {got}" * bool(got) + "." + f" Try {hint}." * bool(hint))
@@ -146,7 +144,9 @@ def _leaf_count(node: Any) -> int:
     ((kind, children),) = node.items()
     if kind in ("named", "fields"):
         name, fields = children
-        _named(name, tuple(field for field, _ in fields))  # raises for names that no attribute can have
+        names = tuple(field for field, _ in fields)
+        if not all(map(str.isidentifier, names)) or (kind == "named" and _named(name, names)._fields != names):
+            return _fail(names)
         return sum(_leaf_count(child) for _, child in fields)
     if kind == "dict":
         return sum(_leaf_count(child) for key, child in children if isinstance(key, str | int) or _fail(key))
@@ -338,8 +338,9 @@ class Step:
     of the same fields, and instances of other classes as objects with the same attributes. Any number of threads may
     call it.
 
-    Donated arguments that are results of an earlier call are overwritten if no other array is a view of them: they must
-    not be used afterwards. Other ones are copied.
+    Donated arguments that are results of an earlier call are overwritten if no other array of NumPy is a view of them:
+    they, and tensors of other libraries that share their memory, must not be used afterwards. Other ones are copied.
+    A copy or a pickle of a step loads the file again.
     """
 
     def __init__(self, path: str | os.PathLike[str], manifest: Mapping[str, Any], threads: int, name: str) -> None:
@@ -352,7 +353,7 @@ class Step:
         self.sizes: list[SizeInfo] = list(map(_size, manifest["sizes"]))
         self._shapes: dict[tuple[int, ...], tuple[_Shapes, _Shapes]] = {}
         self._owned: WeakValueDictionary[int, np.ndarray] = WeakValueDictionary()
-        self._step = _Pointer()
+        self._step, self._reduced = _Pointer(), (partial(load, threads=threads), (os.path.abspath(path),))
         try:
             self._library = ctypes.CDLL(name)
             get_api = self._library.tvmfun_get_api
@@ -380,6 +381,9 @@ class Step:
         if getattr(self, "_step", None):
             self._api.destroy(self._step)
 
+    def __reduce__(self) -> Any:
+        return self._reduced
+
     @property
     def plan(self) -> dict[str, Any]:
         """The target of the code that runs here, and the bytes of a call by use; see :meth:`plan_for`."""
@@ -391,8 +395,7 @@ class Step:
         if sorted(sizes) != sorted(wanted):
             what = f"it takes the dynamic sizes: {', '.join(wanted) or 'none'}"
             raise _error("BAD_ARGUMENT", what, ", ".join(sizes) or "none", where=self.name)
-        plan = _Plan()
-        values = self._numbers([sizes[name] for name in wanted])
+        plan, values = _Plan(), self._numbers([sizes[name] for name in wanted])
         self._check(self._api.plan_for(values, len(values), ctypes.byref(plan)), self.name)
         return {**{name: getattr(plan, name) for name, *_ in _Plan._fields_}, "target": plan.target.decode()}
 
@@ -402,8 +405,7 @@ class Step:
         found = {}
         for i, info in enumerate(self.inputs):
             if leaves[i].initial:
-                content = ctypes.string_at(leaves[i].initial, info.nbytes)
-                array = np.frombuffer(content, _numpy_dtype(info.dtype))
+                array = np.frombuffer(ctypes.string_at(leaves[i].initial, info.nbytes), _numpy_dtype(info.dtype))
                 found[info.name] = array.reshape(list(map(int, info.shape))).copy()
         return found
 
@@ -443,7 +445,7 @@ class Step:
             for info, shape, array, value in zip(self.inputs, in_shapes, values, arrays, strict=True)
         ]
         results = [
-            given[info.partner] if info.partner >= 0 else _empty(shape, _numpy_dtype(info.dtype))
+            given[info.partner].reshape(shape) if info.partner >= 0 else _empty(shape, _numpy_dtype(info.dtype))
             for info, shape in zip(self.outputs, out_shapes, strict=True)
         ]
         leaves = (_buffers(self.inputs, given), len(given), _buffers(self.outputs, results), len(results))
@@ -459,9 +461,9 @@ class Step:
         array = self._number(info, value, dtype) if type(value) in (bool, int, float) else np.asarray(value)
         if array.dtype != dtype:
             raise _error("WRONG_DTYPE", f"{info.name} must have the dtype {dtype}", str(array.dtype), where=self.name)
-        if array.ndim != len(info.shape):
-            raise self._wrong_shape(info, array)
-        return array
+        if array.ndim == len(info.shape):
+            return array
+        raise self._wrong_shape(info, array)
 
     def _wrong_shape(self, info: LeafInfo, array: np.ndarray, because: str = "") -> ExportError:
         what = f"{info.name} must have the shape {str(info.shape).replace(chr(39), '')}{because}"
@@ -574,7 +576,7 @@ def _built(node: Any, arrays: Any) -> Any:
 
 @lru_cache
 def _named(name: str, fields: tuple[str, ...]) -> Any:
-    return namedtuple(name, fields)
+    return namedtuple(name, fields, rename=True)  # a class that was made with it has names such as _0
 
 
 def _empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -585,10 +587,7 @@ def _empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     return memory[start : start + nbytes].view(dtype).reshape(shape)
 
 
-def _base_references(array: np.ndarray) -> int:
-    return sys.getrefcount(array.base)
-
-
+_base_references = lambda array: sys.getrefcount(array.base)
 # The reference count if no other array is a view of the same memory.
 _ONE_VIEW = _base_references(_empty((1,), np.dtype("uint8")))
 

@@ -185,11 +185,18 @@ def _apply(equation: Equation, values: Sequence[_Value], policy: PrecisionPolicy
 
 
 def _adds_bias(op: Op, values: Sequence[_Value], are_half: Sequence[bool]) -> bool:
-    """Whether a product gets a bias, which is smaller: both have the rounded cotangent of the sum, as in one layer."""
+    """Whether a product gets a bias, which is repeated: both have the rounded cotangent of the sum, as in one layer."""
     if op is not add or sorted(are_half) != [False, True]:
         return False
-    product, bias = values if are_half[0] else reversed(values)
-    return np.size(bias.array) < np.size(product.array)
+    product, bias = (np.shape(value.array) for value in (values if are_half[0] else reversed(values)))
+    return _is_repeated(bias, product) and not _is_repeated(product, bias)
+
+
+def _is_repeated(shape: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Whether an array of one shape is repeated where it meets one of another; a dynamic size counts as more than 1."""
+    is_one = lambda size: isinstance(size, int) and size == 1
+    pairs = zip(reversed(shape), reversed(other), strict=False)
+    return len(shape) < len(other) or any(is_one(n) and not is_one(m) for n, m in pairs)
 
 
 def _summed(equation: Equation, operands: Callable[[Callable[[_Value], Any]], list], policy: PrecisionPolicy) -> Any:
