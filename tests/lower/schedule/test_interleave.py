@@ -271,3 +271,27 @@ def test_moved_elements_in_loops(dtype):
     expected = reference.evaluate(program, [*program.captured, x])
     for got, want in zip(tvmfun.tree.leaves(tvmfun.jit(function)(x)), expected, strict=True):
         np.testing.assert_allclose(np.asarray(got, "float64"), np.asarray(want, "float64"), rtol=1e-4, atol=1e-4)
+
+
+#: Functions of (rows, 8, 8), and whether members that load single elements are worth it.
+FAR: dict[str, tuple[Callable[[Any], Any], bool]] = {
+    "sum": (lambda x: x.sum(1), False),
+    "largest": (lambda x: tnp.max(x[:, :3, :5], 1), False),
+    "product and sum": (lambda x: (x[:, 0, :, None] * x[:, 1, None, :]).sum(1), False),
+    "softmax": (lambda x: tvmfun.nn.softmax(x, 1), False),
+    "neighbours": (lambda x: (x + tnp.roll(x, 1, -1)).sum(1), False),
+    "triangle": (lambda x: tnp.tril(x).sum(1), False),
+    "padded": (lambda x: tnp.pad(x[:, :, :3], ((0, 0), (0, 0), (0, 2))).sum(1), False),
+    "cross product": (lambda x: tnp.cross(x[:, 0, :3], x[:, 1, :3]), True),
+    "diagonal": (lambda x: tnp.stack([x[:, i, i] for i in range(8)], -1), True),
+}
+
+
+@pytest.mark.parametrize("name", FAR)
+def test_far_elements_are_gathered_for_few_loads_only(name):
+    function, is_worthwhile = FAR[name]
+    shapes = [(1, 8, 8), (17, 8, 8), (250, 8, 8)]
+    arrays = [np.sin(np.arange(64 * n, dtype="float32")).reshape(n, 8, 8) for n, *_ in shapes]
+    assert_evaluated(function, arrays, ROUNDING["float32"])
+    text = tvmfun.jit(function).lower(tvmfun.ShapeDtype(shapes[-1], "float32")).compile().as_text()
+    assert ("member" in text) == is_worthwhile

@@ -32,6 +32,8 @@ Lane = Callable[[Expr | int, Callable[[Env], Stmt]], Stmt]
 
 # With more members, shuffles cost more than single elements.
 _MOST_MEMBERS = 8
+# Loads of a member whose elements are read one by one. LLVM takes seconds to compile many of them, as of short sums.
+_MOST_GATHERED = 6
 
 
 class Interleaving(NamedTuple):
@@ -66,6 +68,9 @@ def interleaving(stage: Stage, axes: Sequence[Axis], machine: Machine) -> Interl
             rest = _part(stage, (*stage.space[:-1], after), {last.var: after.var + first})
     members = [_part(stage, space, {last.var: number}) for number in numbers]
     if any(_is_undecided(member) for member in members):
+        return None
+    most_gathered = 0 if _is_one_formula(stage) else _MOST_GATHERED
+    if _is_short(axes) and any(_gathered(member) > most_gathered for member in members):
         return None
     inner = space[len(space) - fusable(members, space[len(stage.space) - len(axes) :]) :]
     is_long = dims.typical(build.volume(inner)) >= machine.lanes("int8" if stage.dtype == "bool" else stage.dtype)
@@ -134,6 +139,19 @@ def _factor(stage: Stage, axes: Sequence[Axis]) -> int | None:
 def _is_short(axes: Sequence[Axis]) -> bool:
     """Whether the last axis itself numbers the members."""
     return len(axes) > 1 and axes[-1].extent <= _MOST_MEMBERS
+
+
+def _is_one_formula(stage: Stage) -> bool:
+    """Whether all results of a map have the same formula, so that members only make its vectors longer."""
+    is_chosen = any(map(build.is_choice, find(stage.value, ir.Call)))
+    return not is_chosen and not build.divisors(stage.value, stage.space[-1].var)
+
+
+def _gathered(member: Stage) -> int:
+    """The number of loads whose elements are too far apart for whole vectors: each element is a load of its own."""
+    last = member.space[-1]
+    steps = [build.stride(x.source, x.indices, last, member.space) for x in build.loads(member.value) if x.indices]
+    return sum(not isinstance(step, int) or step > _MOST_MEMBERS for step in steps)
 
 
 def _part(stage: Stage, space: tuple[Axis, ...], env: Env) -> Stage:
