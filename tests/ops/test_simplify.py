@@ -354,9 +354,9 @@ RULES = {
     "repeated numbers": (
         lambda x: tnp.full((3,), 2.0) * 3.0 - tnp.ones((2, 1)) + x,
         (X,),
-        "b = broadcast_to(2.0:float32, shape=(3,)); c = astype(b, dtype='float32'); "
-        "d = multiply(c, 3.0:float32); e = broadcast_to(1.0:float32, shape=(2, 1)); "
-        "f = astype(e, dtype='float32'); g = subtract(d, f); h = add(g, a); return h",
+        "b = broadcast_to(2.0:float32, shape=(3,)); c = multiply(b, 3.0:float32); "
+        "d = broadcast_to(1.0:float32, shape=(2, 1)); e = astype(d, dtype='float32'); "
+        "f = subtract(c, e); g = add(f, a); return g",
         "b = add(5.0:float32, a); return b",
     ),
     "a sum of negations": (

@@ -25,7 +25,11 @@ from tvm import te, tirx, topi
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+import tvmfun
+import tvmfun.numpy as tnp
 from tvmfun.errors import PerformanceWarning
+from tvmfun.lower import target as targets
+from tvmfun.lower.machine import Machine
 from tvmfun.lower.schedule.cpu.rules import RULE, schedule
 
 
@@ -275,3 +279,14 @@ def test_schedules_for_processors_we_cannot_run(name):
     tensors, _, _ = matmul(37, 41, 50)
     scheduled = schedule(te.create_prim_func(list(tensors)), tvm.target.Target({"kind": "llvm", "mtriple": name}))
     assert scheduled.attrs[RULE] == "contraction"
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_strips_of_elements_that_are_apart_have_one_vector(axis):
+    """LLVM compiles a load of 64 elements that are apart, one by one, in half a second."""
+    x = np.sin(np.arange(130 * 17, dtype="float32")).reshape(130, 17)
+    x = x if axis else x.T
+    compiled = tvmfun.jit(lambda x: tnp.argmax(x * 2, axis)).lower(x).compile()
+    np.testing.assert_array_equal(compiled(x), np.argmax(x, axis))
+    lanes = Machine.of(targets.host()).lanes("int32") if axis else 64
+    assert f"T.vectorized({lanes})" in compiled.as_text()

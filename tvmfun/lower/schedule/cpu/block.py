@@ -71,7 +71,9 @@ def _loops(block: Block, machine: Machine, tasks: int) -> Stmt:
         return _strip(block, {}, None, 1, lambda make: make(0))
     *outer, last = block.space
     vector = is_straight(block)
-    strip = STRIP if block.reduce else machine.lanes("int32") if vector else 1
+    strip = machine.lanes("int32") if vector else 1
+    if block.reduce and not (vector and _gathers(block)):
+        strip = STRIP
     strip = min(strip, last.extent) if isinstance(last.extent, int) else strip
     full, tail = divmod(last.extent, strip)
     strips = Axis.fresh(last, build.ceil_div(last.extent, strip))
@@ -96,6 +98,13 @@ def _loops(block: Block, machine: Machine, tasks: int) -> Stmt:
         return IfThenElse(env[strips.var] < full, piece(env, strip, start), rest(env, start))
 
     return build.parallel_nest([*outer, strips], {}, body, tasks)
+
+
+def _gathers(block: Block) -> bool:
+    """Whether neighbouring points read elements that are apart, which are single loads: LLVM compiles them slowly."""
+    domain = [*block.space, *block.reduce]
+    loads = (load for stmt in _statements(block) for load in build.loads(stmt) if load.indices)
+    return any(build.stride(x.source, x.indices, block.space[-1], domain) not in (0, 1) for x in loads)
 
 
 def _may_repeat_points(block: Block) -> bool:
