@@ -89,7 +89,7 @@ class Lowered(Immutable):
         except ProgramError as error:
             error.rename("Lowered.load")
             raise
-        donated = [i for i, leaf in enumerate(manifest["inputs"]) if leaf["donated"] is True]
+        donated = [i for i, leaf in enumerate(manifest["inputs"]) if leaf.get("donated") is True]
         return cls(program, from_json(described), donated, names)
 
     def compile(self) -> Compiled:

@@ -114,6 +114,33 @@ def test_wrong_calls(call, error, match):
         call(*from_onnx(affine()))
 
 
+def _with_bytes(old: bytes, new: bytes) -> bytes:
+    content = affine().SerializeToString()
+    assert old in content
+    return content.replace(old, new)
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        (_with_bytes(b"Reshape", b"Resh\xffpe"), r"UTF-8, got b'Resh\\xffpe' as op_type"),
+        (_with_bytes(b"shape", b"sh\xfepe"), r"UTF-8, got b'sh\\xfepe' as input"),
+    ],
+    ids=["operator", "value"],
+)
+def test_names_that_are_no_text(content, match):
+    with pytest.raises(errors.ProgramError, match=match):
+        from_onnx(content)
+
+
+@pytest.mark.parametrize("version", [0, 9999, 2**40])
+def test_unknown_operator_sets_are_refused(version):
+    model = affine()
+    model.opset_import[0].version = version
+    with pytest.raises(errors.ProgramError, match=f"must have a version up to .*, got version {version}"):
+        from_onnx(model)
+
+
 def test_statistics_and_scales_stay_constants():
     nodes = [
         node("BatchNormalization", ["x", "scale", "bias", "mean", "variance"], ["y"]),
