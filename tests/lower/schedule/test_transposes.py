@@ -10,6 +10,7 @@ from support.parallel import parallel_loops
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import Dim, dtypes
+from tvmfun import ShapeDtype as S
 
 # Whole tiles, tiles that overlap, less than a tile along either axis, one row, nothing; axes that stay.
 SHAPES = [
@@ -23,6 +24,10 @@ SHAPES = [
     ((3, 40, 33), (0, 2, 1)),
     ((2, 20, 3, 24), (0, 2, 3, 1)),
     ((18, 2, 33), (2, 1, 0)),
+    # Rows of several short axes, which are one axis of a tile.
+    ((70, 4, 3, 5), (1, 2, 3, 0)),
+    ((3, 65, 5, 7), (0, 2, 3, 1)),
+    ((66, 2, 3, 2, 33), (4, 1, 2, 3, 0)),
 ]
 V2, V3 = ({"kind": "llvm", "mcpu": f"x86-64-v{n}"} for n in (2, 3))
 # Each processor, and for this one loops of either kind.
@@ -90,3 +95,12 @@ def test_of_dynamic_sizes(dtype):
     for shape in ((0, 5), (3, 40), (16, 16), (37, 53)):
         x = drawn(shape, ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
         np.testing.assert_array_equal(bits(move(tnp.asarray(x))), bits(x).T)
+
+
+def test_short_axes_are_one_axis_of_tiles():
+    compiled = tvmfun.jit(lambda x: tnp.moveaxis(x, 0, -1)).lower(S((520, 4, 16, 12), "float32")).compile()
+    assert "transpose" in compiled.as_text()
+    dynamic = tvmfun.jit(lambda x: tnp.moveaxis(x, 0, -1) * 2).lower(S((70, Dim("n"), 3, 5), "float32")).compile()
+    for n in (1, 4, 9):
+        x = drawn((70, n, 3, 5), "int8").astype("float32")
+        np.testing.assert_array_equal(dynamic(x), np.moveaxis(x, 0, -1) * 2)

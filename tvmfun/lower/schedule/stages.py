@@ -455,6 +455,28 @@ def fusable(stages: Sequence[Stage], axes: Sequence[Axis]) -> int:
     return count
 
 
+def with_joined_axes(stage: Stage, prefix: int) -> Stage:
+    """The map with one axis for neighbouring ones that all accesses walk as one; without the last axis.
+
+    Args:
+        stage: a map.
+        prefix: the number of leading axes that stay as they are.
+
+    Returns:
+        The stage itself if there are no such axes.
+    """
+    if stage.epilogues:
+        return stage
+    for i in range(len(stage.space) - 3, prefix - 1, -1):
+        first, second = stage.space[i : i + 2]
+        if _walks_as_one(stage, i):
+            joined, env = build.join_axes(first, second, _accesses(stage))
+            index = tuple(build.substitute(at, env) for at in stage.index)
+            space = (*stage.space[:i], joined, *stage.space[i + 2 :])
+            stage = replace(stage, space=space, index=index, value=build.substitute(stage.value, env))
+    return stage
+
+
 def indices_at(stages: Sequence[Stage], inner: Sequence[Axis], position: Expr, is_flat: bool = False) -> Env:
     """The indices of the point with a row-major number, on axes over which all accesses are contiguous.
 

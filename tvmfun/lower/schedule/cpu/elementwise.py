@@ -27,7 +27,7 @@ from tvmfun.lower.schedule.cpu.transpose import (
     transpose_rows,
 )
 from tvmfun.lower.schedule.cpu.transpose import rows as registers
-from tvmfun.lower.schedule.stages import Stage, fusable, indices_at
+from tvmfun.lower.schedule.stages import Stage, fusable, indices_at, with_joined_axes
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Env, Expr, volume
 from tvmfun.lower.tir.walk import find, rewrite
@@ -70,6 +70,9 @@ def emit_maps(
         if pieces:
             return _emit_pieces(pieces, env, axes[:-1], prefix, machine, tasks, private)
         across = _transposed_load(stages[0], axes, machine)
+        joined = with_joined_axes(lead, prefix) if across is None else lead
+        if joined is not lead and _transposed_load(joined, joined.space[prefix:], machine) is not None:
+            return emit_maps([joined], env, prefix, machine, tasks, private)
         if across is not None:
             tiles = _emit_transpose(stages[0], env, axes, across, machine, tasks)
             small = _too_small([across[1], axes[-1]], tile_lanes(str(across[0].ty), machine))
