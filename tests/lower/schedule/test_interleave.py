@@ -12,7 +12,7 @@ from tvm import ir, tirx
 
 import tvmfun
 import tvmfun.numpy as tnp
-from tvmfun import lax, reference
+from tvmfun import dtypes, lax, reference
 from tvmfun.core.inline import inlined
 from tvmfun.lower import pipeline
 from tvmfun.lower import target as targets
@@ -295,3 +295,30 @@ def test_far_elements_are_gathered_for_few_loads_only(name):
     assert_evaluated(function, arrays, ROUNDING["float32"])
     text = tvmfun.jit(function).lower(tvmfun.ShapeDtype(shapes[-1], "float32")).compile().as_text()
     assert ("member" in text) == is_worthwhile
+
+
+#: Functions of (rows, a, b) whose last two axes are short, and shapes with which they are interleaved.
+SHORT_AXES: dict[str, tuple[Callable[[Any], Any], tuple[int, int], bool]] = {
+    "repeated": (lambda x: tnp.repeat(x, 2, 1), (4, 2), True),
+    "repeated in a middle axis": (lambda x: tnp.repeat(x[:, None], 2, 1), (2, 2), True),
+    "repeated three times": (lambda x: tnp.repeat(x, 2, 1), (1, 3), True),
+    "swapped": (lambda x: tnp.swapaxes(x, 1, 2) * 2, (2, 3), True),
+    "swapped, four by two": (lambda x: tnp.swapaxes(x, 1, 2) * 2, (4, 2), False),
+    "outer product": (lambda x: x[:, :, :1] * x[:, 0, None, :], (2, 3), True),
+    "stacked": (lambda x: tnp.stack([x[:, 0], -x[:, 1]], 1), (2, 3), True),
+    "pairs and their means": (lambda x: x - x.mean(1, keepdims=True), (3, 2), True),
+    "matrices": (lambda x: tnp.einsum("nij,njk->nik", x, x), (2, 2), False),
+    "one walk": (lambda x: x * 2 + 1, (2, 3), False),
+}
+
+
+@pytest.mark.parametrize("name", SHORT_AXES)
+@pytest.mark.parametrize("dtype", ["float32", "int8", "bfloat16"])
+def test_two_short_axes_are_members(name, dtype):
+    function, sizes, is_interleaved = SHORT_AXES[name]
+    integers = lambda n: np.arange(n * sizes[0] * sizes[1]).reshape(n, *sizes) % 23
+    arrays = [integers(n).astype(dtypes.canonical(dtype)) for n in (1, 7, 16, 333)]
+    assert_evaluated(function, arrays, ROUNDING.get(dtype))
+    if dtype == "float32":
+        text = tvmfun.jit(function).lower(tvmfun.ShapeDtype((333, *sizes), dtype)).compile().as_text()
+        assert ("member" in text) == is_interleaved

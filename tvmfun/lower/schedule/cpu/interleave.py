@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import pairwise, product
 from typing import NamedTuple
 
 import tvm_ffi
@@ -32,6 +32,8 @@ Lane = Callable[[Expr | int, Callable[[Env], Stmt]], Stmt]
 
 # With more members, shuffles cost more than single elements.
 _MOST_MEMBERS = 8
+# With more, a transpose of two short axes takes longer by members; a repetition does not.
+_MOST_MOVED = 6
 # Loads of a member whose elements are read one by one. LLVM takes seconds to compile many of them, as of short sums.
 _MOST_GATHERED = 6
 
@@ -53,6 +55,7 @@ def interleaving(stage: Stage, axes: Sequence[Axis], machine: Machine) -> Interl
 
     All conditions on the number of a result are decided in the members.
     """
+    stage, axes = _with_short_axes(stage, axes)
     count = _factor(stage, axes)
     if count is None:
         return None
@@ -122,6 +125,27 @@ def _period(stage: Stage, axis: Axis) -> int | None:
     return count if 1 < count <= _MOST_MEMBERS and axis.extent % count == 0 else None
 
 
+def _with_short_axes(stage: Stage, axes: Sequence[Axis]) -> tuple[Stage, Sequence[Axis]]:
+    """The map with one axis for short ones at its end that no loop walks as one, as in a repetition of pairs."""
+    if stage.combine is not None or stage.epilogues:
+        return stage, axes
+    count = 1 + fusable([stage], axes)
+    short = axes[-count:]
+    sizes = [axis.extent for axis in short]
+    if count >= len(axes) or not all(isinstance(n, int) for n in sizes) or math.prod(sizes) > _MOST_MEMBERS:
+        return stage, axes
+    if not all(build.walks_as_one((stage.output, stage.index), *pair, stage.space) for pair in pairwise(short)):
+        return stage, axes
+    far = axes[-count - 1]
+    if math.prod(sizes) > _MOST_MOVED and any(step >= math.prod(sizes) for step in _steps(stage, far)):
+        return stage, axes
+    joined = Axis.fresh(short[-1], math.prod(sizes))
+    env = build.unflatten(short, joined.var)
+    index = tuple(build.substitute(at, env) for at in stage.index)
+    space = (*stage.space[:-count], joined)
+    return replace(stage, space=space, index=index, value=build.substitute(stage.value, env)), [*axes[:-count], joined]
+
+
 def _factor(stage: Stage, axes: Sequence[Axis]) -> int | None:
     """The number of formulas that may alternate along the last axis; None if there is one formula."""
     last = axes[-1]
@@ -149,9 +173,14 @@ def _is_one_formula(stage: Stage) -> bool:
 
 def _gathered(member: Stage) -> int:
     """The number of loads whose elements are too far apart for whole vectors: each element is a load of its own."""
-    last = member.space[-1]
-    steps = [build.stride(x.source, x.indices, last, member.space) for x in build.loads(member.value) if x.indices]
-    return sum(not isinstance(step, int) or step > _MOST_MEMBERS for step in steps)
+    return sum(step > _MOST_MEMBERS for step in _steps(member, member.space[-1]))
+
+
+def _steps(stage: Stage, axis: Axis) -> list[float]:
+    """The distances of the elements that each load reads along an axis; infinite if they are not known."""
+    loads = [load for load in build.loads(stage.value) if load.indices]
+    steps = [build.stride(load.source, load.indices, axis, stage.space) for load in loads]
+    return [step if isinstance(step, int) else math.inf for step in steps]
 
 
 def _part(stage: Stage, space: tuple[Axis, ...], env: Env) -> Stage:
