@@ -9,7 +9,7 @@ from copy import copy
 from dataclasses import replace
 from functools import lru_cache
 from operator import attrgetter
-from threading import local
+from threading import Lock, local
 from typing import Any
 
 import numpy as np
@@ -300,7 +300,8 @@ def _aliases(program: Program, donated: Sequence[int]) -> Iterator[tuple[int, in
 
 
 # By Programs without their numbers: the numbers of the first one, and which have differed since.
-_NUMBERS: OrderedDict[tuple, tuple[list[Hashable], set[int]]] = OrderedDict()
+_NUMBERS: OrderedDict[tuple, tuple[list[Hashable], frozenset[int]]] = OrderedDict()
+_NUMBERS_LOCK = Lock()
 _NUMBERS_KEPT = 1024
 
 
@@ -321,12 +322,13 @@ def _with_changing_numbers(program: Program) -> tuple[Program, list[np.generic]]
         return program, []
     key = literals_as_inputs(program, range(len(values))).text, program.in_tree
     exact = list(map(exact_key, values))
-    if key not in _NUMBERS:
-        _NUMBERS[key] = exact, set()
+    with _NUMBERS_LOCK:
+        first, changed = _NUMBERS.setdefault(key, (exact, frozenset()))
+        changed |= {i for i, (old, new) in enumerate(zip(first, exact, strict=True)) if old != new}
+        _NUMBERS[key] = first, changed
+        _NUMBERS.move_to_end(key)
         if len(_NUMBERS) > _NUMBERS_KEPT:
             _NUMBERS.popitem(last=False)
-    first, changed = _NUMBERS[key]
-    changed.update(i for i, (old, new) in enumerate(zip(first, exact, strict=True)) if old != new)
     if not changed:
         return program, []
     return literals_as_inputs(program, changed), [values[i] for i in sorted(changed)]

@@ -135,7 +135,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(corpus, tmp_path):
     with pytest.MonkeyPatch.context() as patch:
 
         def broken(model, tokens, key=None, **rest):
-            loss = gpt2_lm.language_model_loss(model(tokens[:, :-1]), tokens[:, 1:])
+            loss = gpt2_lm.language_model_loss(model(tokens[:, :-1], key=key), tokens[:, 1:])
             return gpt2_lm.tnp.log(-loss)
 
         patch.setattr(gpt2_lm, "loss_fn", broken)

@@ -97,8 +97,18 @@ def cases() -> dict[str, Callable[[], None]]:
     """The cases of the suite whose models are in the wheel, by name."""
     from onnx.backend.test import BackendTest
 
+    class Suite(BackendTest):
+        """The suite with two units in the last place of float16, as it has of bfloat16: sums here are in float32."""
+
+        @classmethod
+        def assert_similar_outputs(
+            cls, ref_outputs: Any, outputs: Any, rtol: float, atol: float, model_dir: str | None = None
+        ) -> None:
+            is_half = any(getattr(x, "dtype", None) == np.float16 for x in outputs)
+            super().assert_similar_outputs(ref_outputs, outputs, max(rtol, is_half * 2**-9), atol, model_dir)
+
     result = {}
-    for kind, tests in BackendTest(TvmfunBackend, __name__).test_cases.items():
+    for kind, tests in Suite(TvmfunBackend, __name__).test_cases.items():
         if kind == "OnnxBackendRealModelTest":  # these have to be downloaded
             continue
         for method in dir(tests):

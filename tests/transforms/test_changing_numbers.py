@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from threading import Thread
+
 import numpy as np
 import pytest
 
 import tvmfun
 import tvmfun.numpy as tnp
-from tvmfun import lax
+from tvmfun import execute, lax
 from tvmfun.core.literals import literals_as_inputs, literals_of
 from tvmfun.counters import counted
 
@@ -105,3 +108,43 @@ def test_program_with_literals_as_inputs():
     np.testing.assert_array_equal(a, W * 2 + W)
     assert float(b) in (5.0, 7.0) and changed.captured == program.captured
     np.testing.assert_array_equal(c, X - (12.0 - float(b)))
+
+
+def test_numbers_that_change_in_several_threads():
+    """Each call gets as many numbers as its Program takes, although other threads find more that change."""
+    base = [1.5 + i for i in range(24)]
+    programs = []
+    for i in range(len(base)):
+        numbers = [*base[:i], 300.25 + i, *base[i + 1 :]]
+        programs.append(tvmfun.trace(lambda w, numbers=numbers: tuple(w * c for c in numbers))(W))
+    chosen = []
+
+    def call(program):
+        chosen.append(execute._with_changing_numbers(program))
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(20):
+            execute._NUMBERS.clear()
+            execute._with_changing_numbers(programs[0])
+            threads = [
+                Thread(target=lambda part=part: list(map(call, part))) for part in (programs[::2], programs[1::2])
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert len(chosen) == 20 * len(programs)
+    assert all(len(numbers) == len(program.inputs) - 1 for program, numbers in chosen)
+
+
+def test_few_structures_are_remembered(monkeypatch):
+    monkeypatch.setattr(execute, "_NUMBERS_KEPT", 2)
+    for t in (0.5, 0.25, 0.125):
+        for power in (1, 2, 3, 4):
+            got = tvmfun.grad(lambda w, t=t, power=power: tnp.sum(w**power) * t)(W)
+            np.testing.assert_allclose(got, t * power * W ** (power - 1), rtol=1e-6)
+    assert len(execute._NUMBERS) <= 2

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tvmfun import tree
+from tvmfun import dtypes, tree
 from tvmfun.core import dims
 from tvmfun.core.array import Array, DeviceArray, ShapeDtype, device_array, foreign_array
 from tvmfun.core.interpreter import EVALUATOR, STACK, interpreted_by
 from tvmfun.core.leaf import abstract, abstract_leaves, scalar
-from tvmfun.core.op import Op
+from tvmfun.core.op import REGISTRY, Op
 from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
 from tvmfun.core.source import user_line
 from tvmfun.errors import (
@@ -128,14 +128,22 @@ class Trace:
         if op.simplify is not None and _STATE.simplify:
             simpler = op.simplify(*(self.value(atom) for atom in atoms), **params)
             if isinstance(simpler, tuple):
-                return tuple([self.atom(one, op.name) for one in simpler])
+                return tuple([self._typed(one, aval) for one, aval in zip(simpler, avals, strict=True)])
             if simpler is not None:
-                return self.atom(simpler, op.name)
+                return self._typed(simpler, avals)
         outputs = tuple(map(Variable, avals)) if isinstance(avals, tuple) else (Variable(avals),)
         equation = Equation(op, atoms, params, outputs, user_line())
         self.equations.append(equation)
         self.producers.update(dict.fromkeys(outputs, equation))
         return outputs if isinstance(avals, tuple) else outputs[0]
+
+    def _typed(self, value: Any, aval: ShapeDtype) -> Atom:
+        """The atom of a simpler result, whose dtype must not become weak or strong: promotion depends on it."""
+        atom = self.atom(value, "simplify")
+        if atom.aval.weak == aval.weak:
+            return atom
+        weak = {"weak": True} if aval.weak else {}
+        return self.atom(REGISTRY["astype"](self.value(atom), dtype=dtypes.NAMES[aval.dtype], **weak), "simplify")
 
     def run(self, program: Program, leaves: list) -> list:
         """Adds the equations of a Program and returns its outputs."""

@@ -32,6 +32,7 @@ from tvmfun.lower.fusion.options import fusion_options
 from tvmfun.lower.machine import Machine
 from tvmfun.lower.schedule.control_ops import liveness, signals
 from tvmfun.lower.schedule.control_ops.buffer_refs import BufferPool, BufferRef, is_same, redirected, with_bits
+from tvmfun.lower.schedule.control_ops.late_scatters import scatter_late, scattered
 from tvmfun.lower.tir.build import buffer, constant, nbytes, substitute
 from tvmfun.lower.tir.calling_convention import Stack
 from tvmfun.lower.tir.overwrite import writes_once
@@ -98,7 +99,7 @@ class StatementBuilder:
             its = fusion_options(self.target)
             kernels = fuse(program, its)
             kernels = attach_column_sums(kernels, program.outputs) if its.has_epilogues else kernels
-            self._fused[id(program)] = program, round_compared(kernels)
+            self._fused[id(program)] = program, scatter_late(round_compared(kernels))
         return self._fused[id(program)][1]
 
     def scheduled(self, kernel: Kernel) -> tirx.PrimFunc:
@@ -315,6 +316,8 @@ class StatementBuilder:
             last = max((i for i, kernel in enumerate(kernels) if not old.isdisjoint(kernel.inputs)), default=-1)
             if last < writer:
                 final[atom] = target
+                kept = {*read_last, *views, *views.values()}
+                final.update(dict.fromkeys(self._between(kernels, writer, old, last, kept), target))
             elif last == writer:
                 updates.setdefault(writer, {}).setdefault(atom, (target, old))
         in_place: dict[int, InPlace] = {}
@@ -326,6 +329,35 @@ class StatementBuilder:
                 if pairs[atom] in in_place[i] or (not in_place[i] and self._reads_before(kernels[i], old, atom)):
                     final[atom] = target
         return final, in_place
+
+    def _between(
+        self, kernels: Sequence[Kernel], writer: int, old: set[Variable], last: int, kept: set[Atom]
+    ) -> list[Variable]:
+        """The arrays between an old value and the one that scatters make of it: all are written over the old one.
+
+        Args:
+            kernels: the kernels.
+            writer: the position of the last scatter.
+            old: the variables that hold the old value.
+            last: the position of the last kernel that reads it.
+            kept: results, views and what they show, which may be read later.
+        """
+        found: list[Variable] = []
+        while _is_scatter(kernels[writer]):
+            array = kernels[writer].equations[0].inputs[0]
+            if array in old:
+                is_first = last == writer and found and self._reads_before(kernels[writer], old, found[-1])
+                return found if is_first else []
+            readers = [i for i, kernel in enumerate(kernels) if array in kernel.inputs]
+            if not isinstance(array, Variable) or array in kept or readers[-1] != writer:
+                return []
+            _, *others = kernels[writer].equations[0].inputs
+            maker = next((i for i, kernel in enumerate(kernels) if array in kernel.outputs), None)
+            if maker is None or array in others or self.scatter_in_place(kernels[writer]) is None:
+                return []
+            writer = maker
+            found.append(array)
+        return []
 
     def _schedulable(self, kernel: Kernel, pairs: Sequence[Overwrite]) -> InPlace:
         """The pairs for which the kernel has a schedule: all of them, or as many as can be added one by one."""
@@ -519,8 +551,7 @@ def _is_part(ref: BufferRef, others: Sequence[BufferRef]) -> bool:
 
 def _is_scatter(kernel: Kernel) -> bool:
     """Whether a kernel consists of a scatter into one of its inputs."""
-    equation = kernel.equations[0]
-    return len(kernel.equations) == 1 and equation.op.overwrites == 0 and equation.inputs[0] in kernel.inputs
+    return scattered(kernel) is not None
 
 
 def _work(program: Program) -> int:
