@@ -94,15 +94,19 @@ class Tape:
         self.active = {v for v, wanted in zip(self.wanted, chosen, strict=True) if wanted and is_float(v)}
         self._known = known or {}
         self._pulls: dict[int, Callable[[Sequence[Any]], list]] = {}
+        # The first error on the way to values that have no reverse mode.
+        self._failed: dict[Atom, GradientError] = {}
         self.outputs = program.evaluate(values, self._record)
 
     def _record(self, equation: Equation, arguments: list) -> Any:
         carried = [self._carries(i, atom, equation) for i, atom in enumerate(equation.inputs)]
+        failed = next((self._failed[atom] for atom in equation.inputs if atom in self._failed), None)
         if equation.op.pullback is not None and any(carried):
             try:
                 result, pull = equation.op.pullback(tuple(carried), *arguments, **equation.params)
             except GradientError as error:  # which matters only if a cotangent arrives
-                result, pull = equation.op(*arguments, **equation.params), partial(_fail, error)
+                failed = failed or error
+                result, pull = equation.op(*arguments, **equation.params), partial(_fail, failed)
             self._pulls[id(equation)] = pull
         elif equation.outputs[0] in self._known:
             result = tuple(self._known[out] for out in equation.outputs)
@@ -112,6 +116,8 @@ class Tape:
         self.values.update(zip(equation.outputs, results, strict=True))
         if any(carried):
             self.active.update(filter(is_float, equation.outputs))
+            if failed is not None:
+                self._failed.update(dict.fromkeys(equation.outputs, failed))
         return result
 
     def _carries(self, i: int, atom: Any, equation: Equation) -> bool:
