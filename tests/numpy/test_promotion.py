@@ -108,6 +108,16 @@ OF_NUMBERS = {
     "unrolled carry": lambda np, lax: lax.scan(lambda c, _: (c * 2, None), 1.0, None, length=3, unroll=2)[0],
     "while": lambda np, lax: lax.while_loop(lambda c: c < 5, lambda c: c * 2, 1.0),
     "for": lambda np, lax: lax.fori_loop(0, 3, lambda i, c: (c[0] * 2, c[1] + 1), (1.0, 0))[0],
+    "rows of numbers": lambda np, lax: lax.map(lambda r: r * np.ones((), "bfloat16"), np.full(2, 2.0)),
+    "steps over rows of numbers": lambda np, lax: lax.scan(
+        lambda c, r: (c + r, None), np.ones(2, "float16"), np.full(3, 2.0)
+    )[0],
+    "index of a loop": lambda np, lax: lax.fori_loop(0, 3, lambda i, c: c + i, np.ones(2, "int8")),
+    "updates by an index": lambda np, lax: lax.fori_loop(0, 2, lambda i, c: c.at[i].set(i), np.ones(2, "int8")),
+    "sum of indices": lambda np, lax: lax.fori_loop(0, 3, lambda i, c: c + i, 0),
+    "root of integers": lambda np, lax: np.sqrt(np.full(2, 3)),
+    "angle of integers": lambda np, lax: np.arctan2(np.full(2, 3), 2),
+    "root of strong integers": lambda np, lax: np.sqrt(np.ones(2, "int32")),
     "nested": lambda np, lax: lax.fori_loop(0, 2, lambda i, c: lax.cond(i > 0, lambda: c, lambda: c * 2), 1.0),
 }
 

@@ -77,7 +77,7 @@ def scan(
     straight = known and steps > 0 and (unroll is True or unroll >= steps > 1)
     if known and not straight and not isinstance(unroll, bool) and steps > unroll > 1:
         return _partly_unrolled(f, init, rows, rows_tree, steps, reverse, unroll)
-    one = [ShapeDtype(row.shape[1:], row.dtype) for row in rows]
+    one = [ShapeDtype(row.shape[1:], row.dtype, row.weak_type) for row in rows]
     start, init_tree = _carry_leaves(init)
 
     def step(*leaves: Any) -> Any:
@@ -320,10 +320,10 @@ def fori_loop(
     10
     """
     if isinstance(lower, int | np.integer) and isinstance(upper, int | np.integer):
-        indices = tnp.arange(int(lower), max(int(lower), int(upper)), dtype="int32")
+        indices = weakly_typed(tnp.arange(int(lower), max(int(lower), int(upper)), dtype="int32"))
         return scan(lambda val, i: (body_fun(i, val), None), init_val, indices, unroll=unroll)[0]
     if all(isinstance(bound, int | np.integer | dims.Dim) for bound in (lower, upper)) and dims.always_le(lower, upper):
-        indices = tnp.arange(lower, upper, dtype="int32")
+        indices = weakly_typed(tnp.arange(lower, upper, dtype="int32"))
         return scan(lambda val, i: (body_fun(i, val), None), init_val, indices, unroll=unroll)[0]
     lower, upper = tnp.asarray(lower), tnp.asarray(upper)
     for bound in (lower, upper):
@@ -468,7 +468,7 @@ def _batched(f: Callable, xs: Any) -> Any:
     """``f`` of all rows of ``xs``, by ``vmap``."""
     rows, structure = tree.flatten(xs)
     size = rows[0].shape[0]
-    one = [ShapeDtype(row.shape[1:], row.dtype) for row in rows]
+    one = [ShapeDtype(row.shape[1:], row.dtype, row.weak_type) for row in rows]
     program = trace_leaves(lambda *leaves: f(tree.unflatten(structure, leaves)), one, "map")
     flags = [False] * len(program.captured) + [True] * len(rows)
     outputs, is_batched = batch(program, [*program.captured, *rows], flags, Axis(size))

@@ -129,6 +129,7 @@ def operands(name: str, *values: Any, floating: bool = False, numeric: bool = Fa
         dtype, weak = dtypes.promote(*operand_types(name, values))
     if floating and not dtypes.is_float(dtype):
         dtype = dtypes.DEFAULT_FLOAT
+        weak = weak or (is_common and all(value.weak_type for value in values))
     if numeric and dtype == dtypes.bool_:
         dtype = dtypes.DEFAULT_INT
     converted = [convert(name, value, dtype, weak) for value in values]
