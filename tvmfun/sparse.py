@@ -32,6 +32,7 @@ from tvmfun.core.derivative import Tape, VariableUse, zeros
 from tvmfun.core.leaf import abstract
 from tvmfun.errors import DtypeError, GradientError, ShapeError
 from tvmfun.names import missing as _missing
+from tvmfun.numpy.dtypes import weakly_typed
 from tvmfun.ops import index
 from tvmfun.typing import ArrayLike, PyTree
 
@@ -154,18 +155,18 @@ def gradients(tape: Tape, seeds: Sequence[Any], arguments: PyTree) -> PyTree:
     tables = [variable for variable, node in zip(tape.wanted, nodes, strict=True) if is_table(node)]
     cotangents = tape.backward(seeds, unsummed=tables)
     result = [
-        _table_gradient(leaf, g) if is_table(node) else zeros(leaf) if g is None else _strong(g, leaf)
+        _table_gradient(leaf, g) if is_table(node) else zeros(leaf) if g is None else _typed_as(g, leaf)
         for node, leaf, g in zip(nodes, tape.leaves, cotangents, strict=True)
     ]
     return tree.unflatten(structure, result)
 
 
-def _strong(gradient: Array, leaf: ArrayLike) -> Array:
-    """The gradient with a strong dtype, unless the leaf has a weak one: that of a sum is made of the number 1."""
-    aval = abstract(gradient)
-    if not aval.weak or abstract(leaf).weak:
+def _typed_as(gradient: Array, leaf: ArrayLike) -> Array:
+    """The gradient with a strong dtype, or a weak one like its leaf: the gradient of a sum is made of the number 1."""
+    aval, is_weak = abstract(gradient), abstract(leaf).weak
+    if aval.weak == is_weak:
         return gradient
-    return tnp.astype(gradient, aval.dtype)
+    return weakly_typed(gradient) if is_weak else tnp.astype(gradient, aval.dtype)
 
 
 def _table_gradient(table: ArrayLike, uses: Sequence[VariableUse]) -> RowSparse:

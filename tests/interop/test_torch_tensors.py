@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
 import tvmfun
 import tvmfun.numpy as tnp
+
+torch = pytest.importorskip("torch")
 
 READERS = [
     pytest.param(tnp.asarray, id="asarray"),

@@ -134,6 +134,31 @@ def test_arrays_of_python_numbers_give_way_to_arrays(name, jitted):
         np.testing.assert_array_equal(np.asarray(got).astype("float32"), np.asarray(want).astype("float32"))
 
 
+#: Derivatives with respect to Python numbers.
+DERIVATIVES = {
+    "grad": lambda lib: lib.grad(lambda v: v * v)(2.0),
+    "value and grad": lambda lib: lib.value_and_grad(lambda v: v * v)(2.0)[0],
+    "grad of a loop": lambda lib: lib.grad(lambda v: lib.lax.fori_loop(0, 3, lambda i, c: c * v, 1.0))(2.0),
+    "grad of branches": lambda lib: lib.grad(lambda v: lib.lax.cond(v > 1, lambda: v * 2, lambda: v))(2.0),
+    "jvp": lambda lib: lib.jvp(lambda v: v * v, (2.0,), (1.0,))[1],
+    "vjp": lambda lib: lib.vjp(lambda v: v * v, 2.0)[1](1.0)[0],
+    "linearize": lambda lib: lib.linearize(lambda v: v * v * v, 2.0)[1](1.0),
+    "jacfwd": lambda lib: lib.jacfwd(lambda v: v * v * v)(2.0),
+    "hessian": lambda lib: lib.hessian(lambda v: v * v * v)(2.0),
+    "checkpoint": lambda lib: lib.checkpoint(lambda v: v * v)(2.0),
+}
+
+
+@pytest.mark.parametrize("name", DERIVATIVES)
+def test_derivatives_of_python_numbers_give_way_to_arrays(name):
+    for dtype in ("bfloat16", "float16", "float32"):
+        ours = lambda x: DERIVATIVES[name](tvmfun) * x
+        want = DERIVATIVES[name](jax) * jnp.ones(2, dtype)
+        for got in (ours(tnp.ones(2, dtype)), tvmfun.jit(ours)(tnp.ones(2, dtype))):
+            assert got.dtype == want.dtype == dtype
+            np.testing.assert_array_equal(np.asarray(got).astype("float32"), np.asarray(want).astype("float32"))
+
+
 @pytest.mark.parametrize("transform", ["grad", "vmap", "vmap-grad", "jvp"])
 def test_arrays_of_python_numbers_in_transforms(transform):
     """A carry and a branch of weak dtypes, transformed: bfloat16 in, bfloat16 out."""

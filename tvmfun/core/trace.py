@@ -32,7 +32,7 @@ from tvmfun.errors import (
 )
 
 if TYPE_CHECKING:
-    from tvmfun.typing import PyTree
+    from tvmfun.typing import ArrayLike, PyTree
 
 
 class Tracer(Array):
@@ -89,6 +89,11 @@ def _no_data(value: Tracer, what: str) -> ConcretizationError:
         got=f"{value.aval} ({value.origin()})",
         hint=hints.get(what, stay),
     )
+
+
+def traced_number(value: ArrayLike) -> Tracer:
+    """A Python number as a value of the current trace: its dtype is weak, and it needs no equation."""
+    return Tracer(STACK.interpreters[-1], Literal(scalar(value)))
 
 
 class Trace:

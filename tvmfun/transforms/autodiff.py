@@ -16,6 +16,7 @@ from tvmfun.core.interpreter import is_tracing
 from tvmfun.core.leaf import abstract, abstract_leaves
 from tvmfun.core.program import Program
 from tvmfun.errors import ArgumentError, DtypeError, GradientError, ShapeError
+from tvmfun.numpy.dtypes import weakly_typed
 from tvmfun.ops import pointwise
 from tvmfun.ops.cancelling_maxima import without_cancelling_maxima
 from tvmfun.transforms.staging import as_arrays, staged
@@ -119,8 +120,10 @@ def _trace(fun: Callable, leaves: Sequence[Any], name: str) -> Program:
 
 
 def _instantiate_zeros(values: Sequence[Any], like: Sequence[Any]) -> list[Any]:
-    """The values, with zeros for those that are None."""
-    return [zeros(leaf) if value is None else value for value, leaf in zip(values, like, strict=True)]
+    """The values, with zeros for those that are None; weakly typed where what they belong to is so."""
+    is_weak = lambda leaf: isinstance(leaf, Array) and leaf.weak_type
+    typed = lambda value, leaf: weakly_typed(value) if is_weak(leaf) else value
+    return [zeros(leaf) if value is None else typed(value, leaf) for value, leaf in zip(values, like, strict=True)]
 
 
 def _is_float(leaf: Any) -> bool:

@@ -57,6 +57,6 @@ def over_arrays(fun: Callable, args: Sequence[PyTree], kwargs: dict[str, PyTree]
 
 def as_arrays(values: PyTree) -> PyTree:
     """The tree with Python numbers as arrays, so that a different number does not recompile."""
-    number = scalar if is_tracing() else lambda leaf: device_array(scalar(leaf), weak=True)
+    number = tracing.traced_number if is_tracing() else lambda leaf: device_array(scalar(leaf), weak=True)
     convert = lambda leaf: number(leaf) if dtypes.is_scalar(leaf) else leaf
     return tree.map(convert, values)
