@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -493,12 +493,13 @@ def _on_gpu(memory: DeviceMemory) -> DeviceArray:
     return DeviceArray(memory, memory.address, memory.aval)
 
 
-def duplicate(array: DeviceArray, address: int | None = None) -> DeviceArray:
-    """Returns a copy of the array; pass its ``address`` if it has been claimed."""
+def duplicate(array: DeviceArray, address: int | None = None, *, weak: bool | None = None) -> DeviceArray:
+    """Returns a copy of the array, ``weak`` or not; pass its ``address`` if it has been claimed."""
     held = array.held() if address is None else address
+    aval = array.aval if weak is None else interned(replace(array.aval, weak=weak))
     if held >= 0:
-        return _copied(_host_view(array.tensor_at(held), array.dtype), array.aval)
-    memory = new(array.aval, array.memory.device)
+        return _copied(_host_view(array.tensor_at(held), array.dtype), aval)
+    memory = new(aval, array.memory.device)
     copy(array.memory, held, memory)
     return _on_gpu(memory)
 

@@ -179,10 +179,10 @@ class At:
 
     def _update(self, name: str, values: Any, combine: str, **options: Any) -> Array:
         """An update, whose dtype is weak if that of the array is so."""
-        updated = self._strong_update(name, values, combine, **options)
+        updated = self._updated(name, values, combine, **options)
         return weakly_typed(updated) if self._x.weak_type else updated
 
-    def _strong_update(
+    def _updated(
         self,
         name: str,
         values: Any,
@@ -203,7 +203,7 @@ class At:
             return _update_mask(x, self._index, values, combine)
         x, index = without_bools(x, self._index)
         if x is not self._x:
-            updated = At(x, index)._strong_update(name, values, combine, mode=mode, unique_indices=unique_indices)
+            updated = At(x, index)._updated(name, values, combine, mode=mode, unique_indices=unique_indices)
             return reshape(updated, self._x.shape)
         items = normalized(x, self._index)
         if mode is not None and how != "in_bounds":

@@ -8,7 +8,8 @@ import ml_dtypes
 import numpy as np
 
 from tvmfun import dtypes
-from tvmfun.core.array import Array, move
+from tvmfun.core.array import Array, DeviceArray, duplicate, move
+from tvmfun.core.interpreter import is_tracing
 from tvmfun.core.leaf import abstract
 from tvmfun.errors import ArgumentError, DtypeError
 from tvmfun.numpy.promotion import array, operand
@@ -56,6 +57,8 @@ def weakly_typed(x: Any) -> Any:
     """An array or a number whose dtype gives way to that of arrays, like that of a Python number."""
     if not isinstance(x, Array) or x.weak_type or x.dtype == dtypes.bool_:
         return x
+    if isinstance(x, DeviceArray) and not is_tracing():  # there is nothing to compile for it
+        return duplicate(x, weak=True)
     return ops.astype(x, dtype=dtypes.NAMES[x.dtype], weak=True)
 
 

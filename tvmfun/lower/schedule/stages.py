@@ -456,7 +456,7 @@ def fusable(stages: Sequence[Stage], axes: Sequence[Axis]) -> int:
 
 
 def with_joined_axes(stage: Stage, prefix: int) -> Stage:
-    """The map with one axis for neighbouring ones that all accesses walk as one; without the last axis.
+    """The map with one axis for neighbouring ones that all accesses walk as one; the last axis stays.
 
     Args:
         stage: a map.
