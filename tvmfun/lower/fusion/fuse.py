@@ -160,6 +160,8 @@ class _Fusion:
         equation = self.equations[i]
         if equation.op is reshape:
             return self.reshapes_part(i) and self.producer.get(equation.inputs[0]) in self.components
+        if equation.op is permute_dims:
+            return bool(self.users[i]) and all(self.takes_few(user, i) for user in self.users[i])
         if equation.op is not slice:
             return False
         distance = 1
@@ -169,6 +171,12 @@ class _Fusion:
                 return 1 < typical(distance * step) <= _MOST_APART
             distance *= size
         return False
+
+    def takes_few(self, user: int, i: int) -> bool:
+        """Whether an equation gathers a small part of a result, such as ``x[:, i]``."""
+        equation = self.equations[user]
+        takes = equation.op is gather and equation.inputs[0] in self.equations[i].outputs
+        return takes and equation.inputs[1] not in self.equations[i].outputs and 4 * self.size(user) <= self.size(i)
 
     def is_repetition(self, i: int) -> bool:
         """Whether computing the equation again is cheaper than reading its result.
