@@ -12,26 +12,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.threads import in_threads
 
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import ShapeDtype, errors, jit, threads, tree
 from tvmfun.counters import counted
-
-
-def in_threads(work) -> None:
-    """Runs ``work(0)`` to ``work(7)`` in as many threads, with the smallest switch interval."""
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
-
 
 X = np.arange(6, dtype="float32").reshape(2, 3)
 

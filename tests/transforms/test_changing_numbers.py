@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from threading import Thread
-
 import numpy as np
 import pytest
+from support.threads import in_threads
 
 import tvmfun
 import tvmfun.numpy as tnp
@@ -53,7 +51,8 @@ def test_changing_number_compiles_at_most_twice_more(call):
 
 def test_two_numbers_that_change_one_after_the_other():
     function = lambda a, b: tvmfun.grad(lambda w: tnp.sum(tnp.cos(w * a)) * b)(W)
-    function(1.75, 2.0), function(1.5, 2.0), function(1.5, 3.0)
+    for a, b in [(1.75, 2.0), (1.5, 2.0), (1.5, 3.0)]:
+        function(a, b)
     with counted() as events:
         for a, b in [(1.75, 2.0), (7.0, 2.0), (1.75, -2.0), (0.25, 0.125)]:
             np.testing.assert_allclose(function(a, b), -np.sin(W * np.float32(a)) * np.float32(a * b), rtol=2e-6)
@@ -92,7 +91,8 @@ def test_dynamic_sizes():
 
 def test_debug_nans_names_the_op():
     function = lambda t: tvmfun.vmap(lambda x: tnp.log(x * t))(np.ones(2, np.float32))
-    function(1.0), function(2.0)
+    function(1.0)
+    function(2.0)
     with tvmfun.debug_nans(), pytest.raises(tvmfun.errors.NanError, match="log"):
         function(-1.0)
 
@@ -119,24 +119,13 @@ def test_numbers_that_change_in_several_threads():
         programs.append(tvmfun.trace(lambda w, numbers=numbers: tuple(w * c for c in numbers))(W))
     chosen = []
 
-    def call(program):
-        chosen.append(execute._with_changing_numbers(program))
+    def work(n):
+        chosen.extend(map(execute._with_changing_numbers, programs[n::2]))
 
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        for _ in range(20):
-            execute._NUMBERS.clear()
-            execute._with_changing_numbers(programs[0])
-            threads = [
-                Thread(target=lambda part=part: list(map(call, part))) for part in (programs[::2], programs[1::2])
-            ]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-    finally:
-        sys.setswitchinterval(interval)
+    for _ in range(20):
+        execute._NUMBERS.clear()
+        execute._with_changing_numbers(programs[0])
+        in_threads(work, count=2)
     assert len(chosen) == 20 * len(programs)
     assert all(len(numbers) == len(program.inputs) - 1 for program, numbers in chosen)
 

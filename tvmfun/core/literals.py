@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from itertools import count
 
 import numpy as np
 
@@ -24,7 +25,7 @@ def literals_as_inputs(program: Program, positions: Collection[int]) -> Program:
         positions: indices into :func:`literals_of`.
     """
     numbers: list[Variable] = []
-    counted = iter(range(len(literals_of(program))))
+    counted = count()
 
     def use(atoms: tuple[Atom, ...]) -> tuple[Atom, ...]:
         return tuple(map(converted, atoms))

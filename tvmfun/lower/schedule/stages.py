@@ -57,6 +57,11 @@ class Stage:
         """All axes."""
         return self.space + self.reduce
 
+    def over(self, space: tuple[Axis, ...], positions: Env) -> Stage:
+        """The stage over other axes, from the positions on its own ones in terms of those."""
+        index = tuple(build.substitute(at, positions) for at in self.index)
+        return replace(self, space=space, index=index, value=build.substitute(self.value, positions))
+
     @property
     def dtype(self) -> str:
         """The output's element type."""
@@ -470,10 +475,8 @@ def with_joined_axes(stage: Stage, prefix: int) -> Stage:
     for i in range(len(stage.space) - 3, prefix - 1, -1):
         first, second = stage.space[i : i + 2]
         if _walks_as_one(stage, i):
-            joined, env = build.join_axes(first, second, _accesses(stage))
-            index = tuple(build.substitute(at, env) for at in stage.index)
-            space = (*stage.space[:i], joined, *stage.space[i + 2 :])
-            stage = replace(stage, space=space, index=index, value=build.substitute(stage.value, env))
+            joined, positions = build.join_axes(first, second, _accesses(stage))
+            stage = stage.over((*stage.space[:i], joined, *stage.space[i + 2 :]), positions)
     return stage
 
 

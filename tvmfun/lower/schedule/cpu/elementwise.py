@@ -150,10 +150,8 @@ def _piece(stage: Stage, last: Axis, start: int, end: int) -> Stage:
         return tirx.if_then_else(tirx.all(*left), yes, no) if left else yes
 
     axis = Axis.fresh(last, end - start)
-    env = {last.var: axis.var + start}
-    index = tuple(build.substitute(at, env) for at in stage.index)
-    value = build.substitute(rewrite(stage.value, (ir.Call, choose)), env)
-    return replace(stage, space=(*stage.space[:-1], axis), index=index, value=value)
+    chosen = replace(stage, value=rewrite(stage.value, (ir.Call, choose)))
+    return chosen.over((*stage.space[:-1], axis), {last.var: axis.var + start})
 
 
 def _emit_along(

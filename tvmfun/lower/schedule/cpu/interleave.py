@@ -140,10 +140,8 @@ def _with_short_axes(stage: Stage, axes: Sequence[Axis]) -> tuple[Stage, Sequenc
     if math.prod(sizes) > _MOST_MOVED and any(step >= math.prod(sizes) for step in _steps(stage, far)):
         return stage, axes
     joined = Axis.fresh(short[-1], math.prod(sizes))
-    env = build.unflatten(short, joined.var)
-    index = tuple(build.substitute(at, env) for at in stage.index)
-    space = (*stage.space[:-count], joined)
-    return replace(stage, space=space, index=index, value=build.substitute(stage.value, env)), [*axes[:-count], joined]
+    over = stage.over((*stage.space[:-count], joined), build.unflatten(short, joined.var))
+    return over, [*axes[:-count], joined]
 
 
 def _factor(stage: Stage, axes: Sequence[Axis]) -> int | None:
