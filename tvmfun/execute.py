@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
 from functools import lru_cache
 from operator import attrgetter
-from threading import Lock, local
+from threading import local
 from typing import Any
 
 import numpy as np
@@ -33,13 +33,12 @@ from tvmfun.core.donation import Donation, claim, discard, restore
 from tvmfun.core.inline import inlined
 from tvmfun.core.interpreter import install_evaluator
 from tvmfun.core.leaf import abstract, scalar
-from tvmfun.core.literals import literals_as_inputs, literals_of
+from tvmfun.core.literals import ChangingNumbers
 from tvmfun.core.op import Op
 from tvmfun.core.program import Equation, Program, Variable
 from tvmfun.core.source import user_line
 from tvmfun.core.trace import Tracer
 from tvmfun.errors import DeviceError, DtypeError, NanError, TargetError
-from tvmfun.exact_keys import exact_key
 from tvmfun.lower import cache
 from tvmfun.lower import target as targets
 from tvmfun.lower.tuning.database import ACTIVE
@@ -299,39 +298,17 @@ def _aliases(program: Program, donated: Sequence[int]) -> Iterator[tuple[int, in
             yield output, None
 
 
-# By Programs without their numbers: the numbers of the first one, and which have differed since.
-_NUMBERS: OrderedDict[tuple, tuple[list[Hashable], frozenset[int]]] = OrderedDict()
-_NUMBERS_LOCK = Lock()
-_NUMBERS_KEPT = 1024
+_NUMBERS = ChangingNumbers()
 
 
 def _run_program(program: Program, leaves: list) -> list:
     """Compiles and runs a Program. Numbers that change from call to call become arguments, so as to compile once."""
     sizes = program.solve([abstract(leaf, program.name) for leaf in leaves]) if program.sizes else {}
-    program, numbers = _with_changing_numbers(program)
+    program, numbers = _NUMBERS.separated(program)
     leaves = numbers + leaves
     arrays = on_one_device([as_device_array(leaf, program.name) for leaf in leaves], leaves)
     device = common_device(arrays, program.name)
     return LoadedProgram(program, target_of(device), device=device).at(sizes)(arrays, addresses_of(arrays))
-
-
-def _with_changing_numbers(program: Program) -> tuple[Program, list[np.generic]]:
-    """The Program with literals that have changed as leading inputs, and their values."""
-    values = literals_of(program)
-    if not values:
-        return program, []
-    key = literals_as_inputs(program, range(len(values))).text, program.in_tree
-    exact = list(map(exact_key, values))
-    with _NUMBERS_LOCK:
-        first, changed = _NUMBERS.setdefault(key, (exact, frozenset()))
-        changed |= {i for i, (old, new) in enumerate(zip(first, exact, strict=True)) if old != new}
-        _NUMBERS[key] = first, changed
-        _NUMBERS.move_to_end(key)
-        if len(_NUMBERS) > _NUMBERS_KEPT:
-            _NUMBERS.popitem(last=False)
-    if not changed:
-        return program, []
-    return literals_as_inputs(program, changed), [values[i] for i in sorted(changed)]
 
 
 # -- ops one by one -------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from support.threads import in_threads
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import execute, lax
-from tvmfun.core.literals import literals_as_inputs, literals_of
+from tvmfun.core.literals import ChangingNumbers, literals_as_inputs, literals_of
 from tvmfun.counters import counted
 
 
@@ -120,20 +120,31 @@ def test_numbers_that_change_in_several_threads():
     chosen = []
 
     def work(n):
-        chosen.extend(map(execute._with_changing_numbers, programs[n::2]))
+        chosen.extend(map(execute._NUMBERS.separated, programs[n::2]))
 
     for _ in range(20):
         execute._NUMBERS.clear()
-        execute._with_changing_numbers(programs[0])
+        execute._NUMBERS.separated(programs[0])
         in_threads(work, count=2)
     assert len(chosen) == 20 * len(programs)
     assert all(len(numbers) == len(program.inputs) - 1 for program, numbers in chosen)
 
 
 def test_few_structures_are_remembered(monkeypatch):
-    monkeypatch.setattr(execute, "_NUMBERS_KEPT", 2)
+    monkeypatch.setattr(execute, "_NUMBERS", ChangingNumbers(kept=2))
     for t in (0.5, 0.25, 0.125):
         for power in (1, 2, 3, 4):
             got = tvmfun.grad(lambda w, t=t, power=power: tnp.sum(w**power) * t)(W)
             np.testing.assert_allclose(got, t * power * W ** (power - 1), rtol=1e-6)
     assert len(execute._NUMBERS) <= 2
+
+
+def test_same_program_is_compared_once(monkeypatch):
+    numbers = ChangingNumbers()
+    program = tvmfun.trace(lambda w: w * 2.0 + 0.5)(W)
+    compared = []
+    compare = numbers._compare
+    monkeypatch.setattr(numbers, "_compare", lambda *call: compared.append(call) or compare(*call))
+    for again in (program, program, tvmfun.trace(lambda w: w * 2.0 + 0.5)(W)):
+        assert numbers.separated(again) == (again, [])
+    assert len(compared) == 1

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections import OrderedDict
+from collections.abc import Collection, Hashable, Iterator
 from dataclasses import replace
+from hashlib import sha256
 from itertools import count
+from threading import Lock
 
 import numpy as np
 
 from tvmfun import tree
 from tvmfun.core.program import Atom, Literal, Program, Variable
+from tvmfun.exact_keys import exact_key
 
 
 def literals_of(program: Program) -> list[np.generic]:
@@ -48,6 +52,64 @@ def literals_as_inputs(program: Program, positions: Collection[int]) -> Program:
         outputs=outputs,
         in_tree=tree.structure(((numbers, *args), kwargs)),
     )
+
+
+class ChangingNumbers:
+    """The literals that have changed from one Program to another that differs from it in numbers only.
+
+    Args:
+        kept: the most Programs to remember, with and without their numbers.
+    """
+
+    def __init__(self, kept: int = 1024) -> None:
+        self.kept = kept
+        self._lock = Lock()
+        # By Programs without their numbers: the numbers of the first one, and which have differed since.
+        self._first: OrderedDict[bytes, tuple[list[Hashable], frozenset[int]]] = OrderedDict()
+        # By Programs: the numbers that had changed when it was met first.
+        self._changed: OrderedDict[bytes, frozenset[int]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._first)
+
+    def clear(self) -> None:
+        """Forgets all Programs."""
+        with self._lock:
+            self._first.clear()
+            self._changed.clear()
+
+    def separated(self, program: Program) -> tuple[Program, list[np.generic]]:
+        """The Program with literals that have changed as leading inputs, and their values."""
+        values = literals_of(program)
+        if not values:
+            return program, []
+        key = _digest(program)
+        with self._lock:
+            changed = self._changed.get(key)
+        if changed is None:
+            changed = self._compare(key, program, values)
+        if not changed:
+            return program, []
+        return literals_as_inputs(program, changed), [values[i] for i in sorted(changed)]
+
+    def _compare(self, key: bytes, program: Program, values: list[np.generic]) -> frozenset[int]:
+        """Which numbers have changed between the first Program of this form and any later one."""
+        form = _digest(literals_as_inputs(program, range(len(values))))
+        exact = list(map(exact_key, values))
+        with self._lock:
+            first, changed = self._first.setdefault(form, (exact, frozenset()))
+            changed |= {i for i, (old, new) in enumerate(zip(first, exact, strict=True)) if old != new}
+            self._first[form] = first, changed
+            self._changed[key] = changed
+            self._first.move_to_end(form)
+            for known in (self._first, self._changed):
+                if len(known) > self.kept:
+                    known.popitem(last=False)
+        return changed
+
+
+def _digest(program: Program) -> bytes:
+    return sha256(program.text.encode()).digest()
 
 
 def _atoms(program: Program) -> Iterator[Atom]:

@@ -461,9 +461,9 @@ class Step:
         array = self._number(info, value, dtype) if type(value) in (bool, int, float) else np.asarray(value)
         if array.dtype != dtype:
             raise _error("WRONG_DTYPE", f"{info.name} must have the dtype {dtype}", str(array.dtype), where=self.name)
-        if array.ndim == len(info.shape):
-            return array
-        raise self._wrong_shape(info, array)
+        if array.ndim != len(info.shape):
+            raise self._wrong_shape(info, array)
+        return array
 
     def _wrong_shape(self, info: LeafInfo, array: np.ndarray, because: str = "") -> ExportError:
         what = f"{info.name} must have the shape {str(info.shape).replace(chr(39), '')}{because}"

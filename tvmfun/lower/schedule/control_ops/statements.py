@@ -343,20 +343,18 @@ class StatementBuilder:
             kept: results, views and what they show, which may be read later.
         """
         found: list[Variable] = []
-        while _is_scatter(kernels[writer]):
-            array = kernels[writer].equations[0].inputs[0]
-            if array in old:
-                is_first = last == writer and found and self._reads_before(kernels[writer], old, found[-1])
-                return found if is_first else []
-            readers = [i for i, kernel in enumerate(kernels) if array in kernel.inputs]
-            if not isinstance(array, Variable) or array in kept or readers[-1] != writer:
+        while (array := scattered(kernels[writer])) is not None:
+            is_first = array in old
+            if not self._reads_before(kernels[writer], old if is_first else {array}, kernels[writer].outputs[0]):
                 return []
-            _, *others = kernels[writer].equations[0].inputs
+            if is_first:
+                return found if last == writer else []
+            last_reader = max(i for i, kernel in enumerate(kernels) if array in kernel.inputs)
             maker = next((i for i, kernel in enumerate(kernels) if array in kernel.outputs), None)
-            if maker is None or array in others or self.scatter_in_place(kernels[writer]) is None:
+            if array in kept or last_reader != writer or maker is None:
                 return []
-            writer = maker
             found.append(array)
+            writer = maker
         return []
 
     def _schedulable(self, kernel: Kernel, pairs: Sequence[Overwrite]) -> InPlace:
