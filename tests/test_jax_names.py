@@ -53,7 +53,6 @@ NOT_HERE = {
         **{f"transfer_guard_{way}": FLAGS for way in ("device_to_device", "device_to_host", "host_to_device")},
         **dict.fromkeys(["debug", "pure_callback", "effects_barrier"], CALLBACKS),
         **dict.fromkeys(["CompilerEffortLevel", "Inline"], "options of XLA"),
-        "Device": "devices are TVM's",
         "copy_to_host_async": "arrays on the CPU are read where they are",
         "custom_batching": "every op has a batching rule",
         "disable_jit": "f.__wrapped__ is the function that jit compiled",
@@ -382,3 +381,20 @@ def test_scopes_are_in_errors():
 @tvmfun.named_scope("log")
 def _log(x):
     return tnp.log(x)
+
+
+def test_devices_have_the_attributes_of_jax():
+    here = tvmfun.devices("cpu")[0]
+    assert isinstance(here, tvmfun.Device)
+    assert (here.platform, here.id, here.process_index) == ("cpu", 0, 0)
+    x = tvmfun.numpy.ones(2)
+    assert x.device == here == tvmfun.device_put(x, here).device
+    assert {device.platform for device in tvmfun.jit(lambda x: x + 1)(x).devices()} == {"cpu"}
+
+
+def test_device_get_keeps_what_is_traced():
+    def doubled(x):
+        return tvmfun.device_get({"x": x})["x"] * 2
+
+    assert tvmfun.grad(doubled)(3.0) == 2
+    assert tvmfun.jit(doubled)(3.0) == 6

@@ -548,3 +548,11 @@ def test_is_leaf_may_say_anything_that_is_true_or_false(answer, count):
 def test_is_leaf_that_says_neither():
     with pytest.raises(TvmfunError, match=r"\[tree.leaves\]"):
         tree.leaves([1, 2], is_leaf=lambda node: np.zeros(2))
+
+
+def test_arguments_have_the_names_of_jax():
+    outer, inner = tree.structure([0, 0]), tree.structure({"a": 0})
+    trees = [{"a": 1}, {"a": 2}]
+    assert tree.transpose(outer_treedef=outer, inner_treedef=inner, pytree_to_transpose=trees) == {"a": [1, 2]}
+    assert tree.unflatten(treedef=outer, leaves=[3, 4]) == [3, 4]
+    assert tree.reduce(function=max, tree=trees, initializer=0) == 2

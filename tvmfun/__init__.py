@@ -38,6 +38,7 @@ with _paused_garbage_collection():
     from tvmfun.jit import eval_shape, jit
     from tvmfun.names import missing as _missing
     from tvmfun.runtime.devices import (
+        Device,
         default_backend,
         device_count,
         devices,
@@ -82,6 +83,7 @@ except _PackageNotFoundError:
 
 __all__ = [
     "Array",
+    "Device",
     "Dim",
     "PrecisionPolicy",
     "Program",

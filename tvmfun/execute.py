@@ -13,13 +13,11 @@ from threading import local
 from typing import Any
 
 import numpy as np
-import tvm
 from tvm.target import Target
 
 from tvmfun import dtypes, tree
 from tvmfun.core import dims
 from tvmfun.core.array import (
-    Array,
     DeviceArray,
     ShapeDtype,
     device_array,
@@ -45,11 +43,11 @@ from tvmfun.lower.tuning.database import ACTIVE
 from tvmfun.runtime import devices
 from tvmfun.runtime.cuda.devices import device_at
 from tvmfun.runtime.cuda.executable import DynamicCudaExecutable
+from tvmfun.runtime.devices import CPU
 from tvmfun.runtime.executables import DynamicExecutable, items_at
 from tvmfun.runtime.memory import clear_memory
 from tvmfun.typing import ArrayLike, PyTree
 
-CPU = tvm.cpu()
 _ADDRESS = attrgetter("address")
 # A Program stays loaded for at most this many sets of dynamic sizes.
 _SIZES_KEPT = 1024
@@ -444,7 +442,7 @@ def _raise_nan(equation: Equation, arguments: list) -> None:
 # -- devices ---------------------------------------------------------------------------------------------------------
 
 
-def device_put(values: PyTree, device: Any = "cpu") -> PyTree:
+def device_put(x: PyTree, device: Any = "cpu") -> PyTree:
     """Returns the tree with every leaf an array on ``device`` (``"cpu"``, ``"cuda"``, ``"cuda:1"``).
 
     Raises:
@@ -454,19 +452,21 @@ def device_put(values: PyTree, device: Any = "cpu") -> PyTree:
     Array(2., dtype=float32)
     """
     target = devices.device(device)
-    return tree.map(lambda leaf: move(as_device_array(leaf, "device_put"), target), values)
+    return tree.map(lambda leaf: move(as_device_array(leaf, "device_put"), target), x)
 
 
-def device_get(values: PyTree) -> PyTree:
-    """Returns the tree with every array as a NumPy array.
+def device_get(x: PyTree) -> PyTree:
+    """Returns the tree with every array as a NumPy array; arrays that are being traced stay as they are.
+
+    Source: ``jax.device_get``.
 
     >>> device_get(device_put({"w": 1.5}))
     {'w': array(1.5, dtype=float32)}
     """
-    return tree.map(lambda leaf: leaf.concrete("device_get").numpy() if isinstance(leaf, Array) else leaf, values)
+    return tree.map(lambda leaf: leaf.numpy() if isinstance(leaf, DeviceArray) else leaf, x)
 
 
-def block_until_ready(values: PyTree) -> PyTree:
+def block_until_ready(x: PyTree) -> PyTree:
     """Waits until the devices have computed all arrays of a tree, and returns the tree.
 
     Source: ``jax.block_until_ready``.
@@ -474,10 +474,10 @@ def block_until_ready(values: PyTree) -> PyTree:
     >>> block_until_ready({"w": device_put(1.5), "name": "kept"})
     {'w': Array(1.5, dtype=float32), 'name': 'kept'}
     """
-    return tree.map(lambda leaf: leaf.block_until_ready() if isinstance(leaf, DeviceArray) else leaf, values)
+    return tree.map(lambda leaf: leaf.block_until_ready() if isinstance(leaf, DeviceArray) else leaf, x)
 
 
-def typeof(value: ArrayLike) -> ShapeDtype:
+def typeof(x: ArrayLike) -> ShapeDtype:
     """Returns the shape and the dtype of an array or a number.
 
     Source: ``jax.typeof``.
@@ -485,7 +485,7 @@ def typeof(value: ArrayLike) -> ShapeDtype:
     >>> typeof(1.5)
     float32[]
     """
-    return abstract(value, "typeof")
+    return abstract(x, "typeof")
 
 
 def clear_caches() -> None:

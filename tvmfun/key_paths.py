@@ -101,11 +101,11 @@ def key_path(path: Iterable[optree.PyTreeEntry]) -> tuple[Any, ...]:
     return tuple(map(_key, path))
 
 
-def keystr(path: Any, *, simple: bool = False, separator: str = "") -> str:
+def keystr(keys: Any, *, simple: bool = False, separator: str = "") -> str:
     """Writes a key path as the Python expression that follows the tree's name.
 
     Args:
-        path: a path from ``flatten_with_path`` or ``map_with_path``.
+        keys: a path from ``flatten_with_path`` or ``map_with_path``.
         simple: whether to write the bare names and numbers, without brackets, quotes and dots.
         separator: what to write between the steps.
 
@@ -117,8 +117,8 @@ def keystr(path: Any, *, simple: bool = False, separator: str = "") -> str:
     >>> keystr(path, simple=True, separator="/")
     'layers/0/weight'
     """
-    keys = [_key(key) if isinstance(key, optree.PyTreeEntry) else key for key in path]
-    return separator.join(_bare(key) if simple else str(key) for key in keys)
+    path = [_key(key) if isinstance(key, optree.PyTreeEntry) else key for key in keys]
+    return separator.join(_bare(key) if simple else str(key) for key in path)
 
 
 def _bare(key: Any) -> str:

@@ -14,7 +14,7 @@ from tvmfun.core import dims
 from tvmfun.core.program import Immutable, Program
 from tvmfun.core.trace import Tracer
 from tvmfun.errors import ArgumentError, ConcretizationError, ProgramError, TargetError
-from tvmfun.execute import CPU, LoadedProgram, as_device_array, input_positions, moved
+from tvmfun.execute import LoadedProgram, as_device_array, input_positions, moved
 from tvmfun.export import writer
 from tvmfun.lower import cache
 from tvmfun.lower.cost_analysis import CostAnalysis, cost_analysis
@@ -23,6 +23,7 @@ from tvmfun.lower.tuning.database import ACTIVE, using
 from tvmfun.profiling import Profile, profile
 from tvmfun.program_text import files
 from tvmfun.runtime.cuda.executable import CudaExecutable, DynamicCudaExecutable
+from tvmfun.runtime.devices import CPU
 from tvmfun.runtime.executables import NativeExecutable
 from tvmfun.runtime.plan import DynamicPlan, MemoryAnalysis
 from tvmfun.tree_flattener import expectation, never_matches

@@ -85,11 +85,11 @@ def flatten(tree: Any, is_leaf: _IsLeaf = None) -> tuple[list[Any], Structure]:
     return leaves, structure
 
 
-def unflatten(structure: Structure, leaves: Iterable[Any]) -> Any:
+def unflatten(treedef: Structure, leaves: Iterable[Any]) -> Any:
     """Builds a tree from a structure and leaves; the inverse of :func:`flatten`.
 
     Args:
-        structure: a result of :func:`flatten` or :func:`structure`.
+        treedef: the structure, a result of :func:`flatten` or :func:`structure`.
         leaves: one value per leaf, in order; the values may themselves be trees.
 
     Raises:
@@ -99,9 +99,9 @@ def unflatten(structure: Structure, leaves: Iterable[Any]) -> Any:
     {'w': 'second', 'b': 'first'}
     """
     leaves = list(leaves)
-    if len(leaves) != structure.num_leaves:
-        raise TreeError("tree.unflatten", f"the structure has {structure.num_leaves} leaves", got=str(len(leaves)))
-    return structure.unflatten(leaves)
+    if len(leaves) != treedef.num_leaves:
+        raise TreeError("tree.unflatten", f"the structure has {treedef.num_leaves} leaves", got=str(len(leaves)))
+    return treedef.unflatten(leaves)
 
 
 def leaves(tree: Any, is_leaf: _IsLeaf = None) -> list[Any]:
@@ -204,11 +204,11 @@ def leaves_with_path(tree: Any, is_leaf: _IsLeaf = None) -> list[tuple[KeyPath, 
     return flatten_with_path(tree, is_leaf)[0]
 
 
-def reduce(f: Callable[[Any, Any], Any], tree: Any, initializer: Any = _MISSING, is_leaf: _IsLeaf = None) -> Any:
+def reduce(function: Callable[[Any, Any], Any], tree: Any, initializer: Any = _MISSING, is_leaf: _IsLeaf = None) -> Any:
     """Combines all leaves with a function of two arguments, from the first leaf to the last.
 
     Args:
-        f: takes the accumulated value and the next leaf.
+        function: takes the accumulated value and the next leaf.
         tree: any nesting of containers.
         initializer: the first accumulated value; by default the first leaf.
         is_leaf: returns whether a container counts as a leaf.
@@ -220,7 +220,7 @@ def reduce(f: Callable[[Any, Any], Any], tree: Any, initializer: Any = _MISSING,
     6
     """
     start = () if initializer is _MISSING else (initializer,)
-    return functools.reduce(f, leaves(tree, is_leaf), *start)
+    return functools.reduce(function, leaves(tree, is_leaf), *start)
 
 
 def all(tree: Any, is_leaf: _IsLeaf = None) -> bool:
@@ -288,25 +288,27 @@ def broadcast(prefix_tree: Any, full_tree: Any, is_leaf: _IsLeaf = None) -> Any:
     return prefix.unflatten(filled)
 
 
-def transpose(outer: Structure, inner: Structure | None, tree: Any) -> Any:
+def transpose(outer_treedef: Structure, inner_treedef: Structure | None, pytree_to_transpose: Any) -> Any:
     """Turns a tree of trees inside out.
 
     Args:
-        outer: the outer structure of ``tree``.
-        inner: the structure of the subtrees at the leaves of ``outer``; ``None`` takes that of the first subtree.
-        tree: a tree of structure ``outer`` whose leaves are trees of structure ``inner``.
+        outer_treedef: the outer structure of the tree.
+        inner_treedef: the structure of the subtrees at the leaves of the outer one; ``None`` takes that of the first
+            subtree.
+        pytree_to_transpose: a tree of the outer structure whose leaves are trees of the inner structure.
 
     Returns:
-        A tree of structure ``inner`` whose leaves are trees of structure ``outer``.
+        A tree of the inner structure whose leaves are trees of the outer structure.
 
     Raises:
-        TreeError: if ``tree`` has another structure.
+        TreeError: if the tree has another structure.
 
     >>> transpose(structure([0, 0]), structure({"w": 0, "b": 0}), [{"w": 1, "b": 2}, {"w": 3, "b": 4}])
     {'w': [1, 3], 'b': [2, 4]}
     """
     where = "tree.transpose"
-    (subtrees,) = _columns(where, outer, [tree], ("outer", "the tree"))
+    outer, inner = outer_treedef, inner_treedef
+    (subtrees,) = _columns(where, outer, [pytree_to_transpose], ("outer", "the tree"))
     if inner is None:
         if not subtrees:
             raise TreeError(where, "the outer structure has no leaves", hint="the inner structure instead of None")

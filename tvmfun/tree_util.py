@@ -264,20 +264,20 @@ def all_leaves(iterable: Iterable[Any], is_leaf: Callable[[Any], bool] | None = 
     return all(tree.structure(value, is_leaf).is_leaf() for value in iterable)
 
 
-def is_tree_node(cls: Hashable) -> bool:
+def is_tree_node(typ: Hashable) -> bool:
     """Returns whether instances of a class are containers.
 
     Args:
-        cls: a class.
+        typ: a class.
 
     Source: ``jax.tree_util.is_tree_node``.
 
     >>> is_tree_node(dict), is_tree_node(str)
     (True, False)
     """
-    if isinstance(cls, type) and issubclass(cls, tuple) and hasattr(cls, "_fields"):
+    if isinstance(typ, type) and issubclass(typ, tuple) and hasattr(typ, "_fields"):
         return True
-    return cls in optree.register_pytree_node.get(namespace="tvmfun")  # type: ignore[attr-defined]
+    return typ in optree.register_pytree_node.get(namespace="tvmfun")  # type: ignore[attr-defined]
 
 
 def flatten_one_level(tree: Any) -> tuple[list[Any], Hashable]:

@@ -324,6 +324,11 @@ def test_segments_of_integers(name):
         close(getattr(lax, name)(x, np.maximum(IDS, 0)), getattr(jax.ops, name)(x, np.maximum(IDS, 0)), 0)
 
 
+@pytest.mark.parametrize("name", ["segment_sum", "segment_max"])
+def test_segments_of_one_number(name):
+    close(getattr(lax, name)(1.5, IDS, 6), getattr(jax.ops, name)(1.5, IDS, 6), 0)
+
+
 def test_numbers_of_segments_with_several_axes():
     x, ids = data(2, 3, 4), np.asarray([[0, 1, 0], [2, 2, 1]], "int32")
     found = tvmfun.jit(lambda x, i: lax.segment_sum(x, i, 3))(x, ids)

@@ -130,3 +130,13 @@ def test_triangles(name):
     check(lambda: getattr(tnp, name)(np.ones((2, 2), "bool"), k=0), getattr(np, name)(np.ones((2, 2), bool)))
     with pytest.raises(ShapeError, match=rf"\[{name}\]"):
         getattr(tnp, name)(np.ones(3))
+
+
+def test_arrays_like_a_shape_and_a_dtype():
+    shape_dtype = tvmfun.eval_shape(lambda x: x.astype("bfloat16"), np.ones((2, 3)))
+    for create, value in ((tnp.zeros_like, 0), (tnp.ones_like, 1), (lambda a: tnp.full_like(a, 7), 7)):
+        result = create(shape_dtype)
+        assert (result.shape, result.dtype, result.weak_type) == ((2, 3), dtypes.bfloat16, False)
+        assert (np.asarray(result, "float32") == value).all()
+        assert tvmfun.jit(lambda create=create: create(shape_dtype))().dtype == dtypes.bfloat16
+    assert tnp.zeros_like(shape_dtype, "int32", (4,)).shape == (4,)

@@ -9,7 +9,7 @@ import pytest
 from support import oracle
 
 import tvmfun
-from tvmfun import lax, random, tree
+from tvmfun import Dim, lax, random, tree
 from tvmfun import numpy as tnp
 from tvmfun.core.program import Program
 from tvmfun.errors import ArgumentError, BatchingError, GradientError, TreeError
@@ -446,3 +446,23 @@ def test_arguments_that_are_not_mapped_stay_python_values():
         np.testing.assert_array_equal(call(nested, 0, np.ones((2, 2), "float32")), np.full((2, 2), 3))
     with pytest.raises(BatchingError):
         tvmfun.vmap(lambda x, n: x, (0, 0))(x, 3)
+
+
+def test_loops_of_an_empty_batch():
+    def doubled(x):
+        return lax.while_loop(lambda c: c < 5.0, lambda c: c * 2 + 1, x)
+
+    def counted(x, n):
+        return lax.fori_loop(0, n, lambda i, c: c + i, x)
+
+    batch, some = Dim("batch", min=0), np.ones(3, "float32")
+    dynamic = tvmfun.jit(tvmfun.vmap(doubled), dynamic_shapes=[(batch,)])
+    np.testing.assert_array_equal(dynamic(some), 7)
+    loops = tvmfun.vmap(doubled), tvmfun.jit(tvmfun.vmap(doubled)), dynamic
+    assert all(f(some[:0]).shape == (0,) for f in loops)
+
+    counts = np.arange(3, dtype="int32")
+    dynamic = tvmfun.jit(tvmfun.vmap(counted), dynamic_shapes=[(batch,), (batch,)])
+    np.testing.assert_array_equal(dynamic(some, counts), [1, 1, 2])
+    loops = tvmfun.vmap(counted), tvmfun.jit(tvmfun.vmap(counted)), dynamic
+    assert all(f(some[:0], counts[:0]).shape == (0,) for f in loops)

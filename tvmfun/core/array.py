@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tvm
-from tvm.runtime import Device
 
 from tvmfun import dtypes
 from tvmfun.core import dims
@@ -24,6 +23,7 @@ from tvmfun.counters import counters
 from tvmfun.errors import DtypeError, ShapeError
 from tvmfun.names import missing_attribute
 from tvmfun.runtime.cuda.arrays import DeviceMemory, copy, copy_in, copy_out, new, synchronize
+from tvmfun.runtime.devices import CPU, Device, public
 from tvmfun.runtime.memory import Memory, allocate
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ class Array:
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
             if tuple(dl_device) != _CPU_KEY or copy is False:
                 raise BufferError(f"[Array] the array cannot be exported to another device, got {dl_device}")
-            array = move(array, _CPU)
+            array = move(array, CPU)
         elif copy:
             array = duplicate(array)
         tensor = array.shown()
@@ -332,7 +332,7 @@ class DeviceArray(Array):
     @property
     def device(self) -> Device:
         """The device the buffer is on."""
-        return _CPU if self.held() >= 0 else self.memory.device
+        return CPU if self.held() >= 0 else public(self.memory.device)
 
     def devices(self) -> set[Device]:
         """Returns the set of the one device that the array is on, as in JAX."""
@@ -409,8 +409,7 @@ def _unpickle(value: np.ndarray, weak: bool) -> DeviceArray:
     return device_array(value, weak=weak)
 
 
-_CPU: Any = tvm.cpu()
-_CPU_KEY = (int(_CPU.dlpack_device_type()), 0)
+_CPU_KEY = (int(CPU.dlpack_device_type()), 0)
 
 
 def is_on_cpu(array: DeviceArray) -> bool:
@@ -483,7 +482,7 @@ def _from_dlpack(value: Any) -> DeviceArray:
             tensor = tvm.runtime.from_dlpack(value.contiguous().clone())
         counters.to_device += 1
         aval = interned(ShapeDtype(tuple(tensor.shape), str(tensor.dtype)))  # type: ignore[arg-type]
-        if tensor.device == _CPU:
+        if tensor.device == CPU:
             return _copied(_host_view(tensor, aval.dtype), aval)
         return duplicate(on_device(tensor, aval).block_until_ready())
     return device_array(view)
@@ -509,7 +508,7 @@ def move(array: DeviceArray, device: Device) -> DeviceArray:
     if array.device == device:
         return array
     held = array.held()
-    if device == _CPU:
+    if device == CPU:
         host = allocate(array.nbytes)
         copy_out(array.memory, held, host.address, array.nbytes)
         return DeviceArray(host, host.address, array.aval)

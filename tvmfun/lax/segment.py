@@ -39,6 +39,8 @@ def _segment(
     require_integer(name, ids)
     if data.dtype == dtypes.bool_:
         raise DtypeError(name, "the data must be numbers", got=repr(data.aval), hint="x.astype('int32')")
+    if not data.ndim:
+        data = tnp.broadcast_to(data, ids.shape)
     if not ids.ndim or data.shape[: ids.ndim] != ids.shape:
         raise ShapeError(name, "there must be a segment for each element", got=f"{ids.aval} for {data.aval}")
     if count is None:

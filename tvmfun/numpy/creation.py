@@ -12,7 +12,7 @@ import numpy as np
 
 from tvmfun import dtypes
 from tvmfun.core import dims
-from tvmfun.core.array import Array, DeviceArray, device_array, duplicate, foreign_array
+from tvmfun.core.array import Array, DeviceArray, ShapeDtype, device_array, duplicate, foreign_array
 from tvmfun.core.dims import Dim
 from tvmfun.core.interpreter import is_tracing
 from tvmfun.core.leaf import abstract, of_dataclass
@@ -285,7 +285,7 @@ def empty(shape: Shape, dtype: DTypeLike | None = None, *, device: Any = None) -
 
 
 def full_like(
-    a: NestedArrayLike,
+    a: NestedArrayLike | ShapeDtype,
     fill_value: NestedArrayLike,
     dtype: DTypeLike | None = None,
     shape: Shape | None = None,
@@ -294,30 +294,43 @@ def full_like(
 ) -> Array:
     """Returns an array of one value, by default with the shape and the dtype of ``a``.
 
+    Args:
+        a: an array, or something that only has a shape and a dtype, such as a result of ``eval_shape``.
+        fill_value: the value, which broadcasts to the shape.
+        dtype: the dtype of the result; by default that of ``a``.
+        shape: the shape of the result; by default that of ``a``.
+        device: where to put the result.
+
+    Source: ``jax.numpy.full_like``.
+
     >>> full_like([1.5, 2.5], 2, shape=(1,))
     Array([2.], dtype=float32)
     """
-    a = asarray(a)
-    sizes = a.shape if shape is None else shape
-    return _filled(sizes, fill_value, dtype_or(dtype, a.dtype), dtype is None and a.weak_type, device)
+    model = a if isinstance(a, ShapeDtype) else asarray(a).aval
+    sizes = model.shape if shape is None else shape
+    return _filled(sizes, fill_value, dtype_or(dtype, model.dtype), dtype is None and model.weak, device)
 
 
 def zeros_like(
-    a: NestedArrayLike, dtype: DTypeLike | None = None, shape: Shape | None = None, *, device: Any = None
+    a: NestedArrayLike | ShapeDtype, dtype: DTypeLike | None = None, shape: Shape | None = None, *, device: Any = None
 ) -> Array:
     """Returns zeros, by default with the shape and the dtype of ``a``."""
     return full_like(a, 0, dtype, shape, device=device)
 
 
 def ones_like(
-    a: NestedArrayLike, dtype: DTypeLike | None = None, shape: Shape | None = None, *, device: Any = None
+    a: NestedArrayLike | ShapeDtype, dtype: DTypeLike | None = None, shape: Shape | None = None, *, device: Any = None
 ) -> Array:
     """Returns ones, by default with the shape and the dtype of ``a``."""
     return full_like(a, 1, dtype, shape, device=device)
 
 
 def empty_like(
-    prototype: NestedArrayLike, dtype: DTypeLike | None = None, shape: Shape | None = None, *, device: Any = None
+    prototype: NestedArrayLike | ShapeDtype,
+    dtype: DTypeLike | None = None,
+    shape: Shape | None = None,
+    *,
+    device: Any = None,
 ) -> Array:
     """Returns zeros, by default with the shape and the dtype of ``prototype``."""
     return zeros_like(prototype, dtype, shape, device=device)

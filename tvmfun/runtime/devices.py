@@ -12,9 +12,32 @@ from tvmfun.runtime.cuda.driver import device_count as device_count_of_driver
 _GPU = tvm.cuda(0).dlpack_device_type()
 
 
+class Device(tvm.runtime.Device):
+    """A device of this machine: one of TVM's, with JAX's names.
+
+    >>> Device("cpu", 0).platform, Device("cuda", 1).platform, Device("cuda", 1).id
+    ('cpu', 'gpu', 1)
+    """
+
+    process_index = 0
+
+    @property
+    def platform(self) -> str:
+        """The kind of device: ``"cpu"`` or ``"gpu"``."""
+        return "gpu" if self.dlpack_device_type() == _GPU else self.type
+
+    @property
+    def id(self) -> int:
+        """The index among the devices of the same kind."""
+        return self.index
+
+
+CPU = Device("cpu", 0)
+
+
 def device_of(target: Any) -> Any:
     """The first device of a target's kind."""
-    return tvm.device(target.kind.name if target.kind.name != "llvm" else "cpu", 0)
+    return Device(target.kind.name if target.kind.name != "llvm" else "cpu", 0)
 
 
 def device(name: Any = "cpu") -> Any:
@@ -27,18 +50,23 @@ def device(name: Any = "cpu") -> Any:
     device(type='cpu', index=0)
     """
     if isinstance(name, tvm.runtime.Device):
-        return name
+        return public(name)
     try:
         found = tvm.device(name or "cpu")
     except (TypeError, ValueError, RuntimeError):
         found = None
-    if found is not None and found.dlpack_device_type() == tvm.cpu().dlpack_device_type() and found.index:
+    if found is not None and found.dlpack_device_type() == CPU.dlpack_device_type() and found.index:
         found = None
     if found is None or not exists(found):
         raise TargetError(
             "device", "this machine has no such device", got=repr(name), hint=" or ".join(map(repr, _names()))
         )
-    return found
+    return public(found)
+
+
+def public(found: Any) -> Device:
+    """Returns a device of TVM as one that users see."""
+    return found if isinstance(found, Device) else Device(found.type, found.index)
 
 
 def exists(candidate: Any) -> bool:
@@ -51,7 +79,7 @@ def exists(candidate: Any) -> bool:
         return False
 
 
-def devices(kind: str | None = None) -> list[Any]:
+def devices(backend: str | None = None) -> list[Device]:
     """Returns the devices of a kind (``"cpu"``, or ``"cuda"`` or ``"gpu"``), by default of the best available kind.
 
     Raises:
@@ -60,21 +88,21 @@ def devices(kind: str | None = None) -> list[Any]:
     >>> devices("cpu")
     [device(type='cpu', index=0)]
     """
-    if kind not in (None, "cpu", "cuda", "gpu"):
-        raise TargetError("devices", "the kind is unknown", got=repr(kind), hint='"cpu" or "cuda"')
-    if kind == "cpu":
-        return [tvm.cpu()]
-    found = list(map(tvm.cuda, range(device_count_of_driver())))
-    return found or ([tvm.cpu()] if kind is None else [])
+    if backend not in (None, "cpu", "cuda", "gpu"):
+        raise TargetError("devices", "the kind is unknown", got=repr(backend), hint='"cpu" or "cuda"')
+    if backend == "cpu":
+        return [CPU]
+    found = [Device("cuda", i) for i in range(device_count_of_driver())]
+    return found or ([CPU] if backend is None else [])
 
 
-def device_count(kind: str | None = None) -> int:
+def device_count(backend: str | None = None) -> int:
     """Returns how many devices of a kind there are, or of the best kind; see :func:`devices`.
 
     >>> device_count("cpu")
     1
     """
-    return len(devices(kind))
+    return len(devices(backend))
 
 
 def default_backend() -> str:
@@ -85,12 +113,12 @@ def default_backend() -> str:
     >>> default_backend() in ("cpu", "gpu")
     True
     """
-    return "cpu" if devices() == [tvm.cpu()] else "gpu"
+    return "cpu" if devices() == [CPU] else "gpu"
 
 
 def local_devices(
     process_index: int | None = None, backend: str | None = None, host_id: int | None = None
-) -> list[Any]:
+) -> list[Device]:
     """Returns the devices of this process, which are all devices; see :func:`devices`.
 
     Args:

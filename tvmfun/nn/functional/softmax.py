@@ -56,22 +56,22 @@ def log_softmax(x: ArrayLike, axis: Axis = -1, where: ArrayLike | None = None) -
 
 
 def logsumexp(
-    x: ArrayLike,
+    a: ArrayLike,
     axis: Axis = None,
     b: ArrayLike | None = None,
     keepdims: bool = False,
     return_sign: bool = False,
     where: ArrayLike | None = None,
 ) -> Any:
-    """The logarithm of a sum of exponentials: ``log(sum(b * exp(x)))``, without overflow.
+    """The logarithm of a sum of exponentials: ``log(sum(b * exp(a)))``, without overflow.
 
     Args:
-        x: an array of floats.
+        a: an array of floats.
         axis: the axis or axes to sum over; ``None`` for all.
-        b: factors that broadcast to ``x``; 1 by default. They may be negative.
+        b: factors that broadcast to ``a``; 1 by default. They may be negative.
         keepdims: whether to keep the axes, with size 1.
         return_sign: whether to return the logarithm of the absolute value of the sum, and its sign.
-        where: a mask that broadcasts to ``x``; only elements where it is true are summed.
+        where: a mask that broadcasts to ``a``; only elements where it is true are summed.
 
     Returns:
         An array, NaN where the sum is negative; with ``return_sign`` a pair of an array and the signs -1, 0 and 1.
@@ -81,7 +81,7 @@ def logsumexp(
     >>> logsumexp(tnp.asarray([1.0, 1.0]), b=tnp.asarray([1.0, -3.0]), return_sign=True)
     (Array(1.6931472, dtype=float32), Array(-1., dtype=float32))
     """
-    x = floats(x)
+    x = floats(a)
     axes = normalize_axes("logsumexp", axis, x.ndim)
     if b is not None:
         x, b = tnp.broadcast_arrays(x, tnp.asarray(b))
@@ -120,11 +120,11 @@ def logmeanexp(x: ArrayLike, axis: Axis = None, where: ArrayLike | None = None, 
     return logsumexp(x, axis, keepdims=keepdims, where=where) - tnp.astype(tnp.log(count), x.dtype)
 
 
-def one_hot(labels: ArrayLike, num_classes: int, dtype: DTypeLike | None = None, axis: int = -1) -> Array:
+def one_hot(x: ArrayLike, num_classes: int, dtype: DTypeLike | None = None, axis: int = -1) -> Array:
     """Ones at the labels and zeros elsewhere, along a new axis; all zeros for a label out of range.
 
     Args:
-        labels: an array of integers.
+        x: the labels, an array of integers.
         num_classes: the size of the new axis.
         dtype: the dtype of the result; by default float32.
         axis: the index of the new axis in the result.
@@ -137,7 +137,7 @@ def one_hot(labels: ArrayLike, num_classes: int, dtype: DTypeLike | None = None,
     Array([[0., 1., 0.],
            [1., 0., 0.]], dtype=float32)
     """
-    labels = tnp.asarray(labels)
+    labels = tnp.asarray(x)
     if not dtypes.is_integer(labels.dtype):
         raise DtypeError("one_hot", "the labels must be integers", got=str(labels.dtype), hint='labels.astype("int32")')
     if not -labels.ndim - 1 <= axis <= labels.ndim:

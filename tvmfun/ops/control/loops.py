@@ -148,7 +148,9 @@ def _loop_batch(batched, *operands, body, cond, length, reverse, **roles):
     # With a mask, the carry has one more entry: the steps of each example, or the row if counts differ.
     trips, counts, position = count, (), ()
     if by_count:
-        trips, counts = (reductions.max(count[0], axis=(0,)),), count
+        # One count of 0 besides, because a batch may be empty, where there is no maximum.
+        padded = shapes.pad(count[0], zero, low=(0,), high=(1,), interior=(0,))
+        trips, counts = (reductions.max(padded, axis=(0,)),), count
         position = (trips[0] - 1 if reverse else shapes.broadcast_to(zero, shape=()),)
     elif masked and has_steps:
         position = (shapes.broadcast_to(zero, shape=(size,)),)
@@ -179,7 +181,8 @@ def _loop_batch(batched, *operands, body, cond, length, reverse, **roles):
 
     def condition(fixed: Any, carried: Any) -> Any:
         going, is_batched = running(fixed[1], carried[0])
-        return reductions.max(pw.astype(going, dtype="int32"), axis=(0,)) != 0 if is_batched else going
+        # A sum, because it is 0 for an empty batch, where there is no maximum.
+        return reductions.sum(pw.astype(going, dtype="int32"), axis=(0,)) != 0 if is_batched else going
 
     batched_operands = LoopOperands(
         trips,
