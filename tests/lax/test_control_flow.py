@@ -424,3 +424,24 @@ def test_a_batched_branch_that_is_not_taken_has_no_part_in_the_derivative():
     bend = lambda m: m.ops.grad(lambda x: m.np.sum(slope(m)(x) * x))
     for function in (slope, bend):
         np.testing.assert_allclose(tvmfun.jit(function(Ours))(x), jax.jit(function(Theirs))(x), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [lambda f: f, tvmfun.jit, lambda f: lambda x: tvmfun.vmap(f)(tnp.stack([x, x]))],
+    ids=["eager", "jit", "vmap"],
+)
+@pytest.mark.parametrize(
+    "empty",
+    [
+        lambda x: lax.cond(x > 0, lambda: (), lambda: ()),
+        lambda x: lax.cond(x > 0, lambda state, y: state, lambda state, y: state, (), x),
+        lambda x: lax.switch(x.astype("int32"), [lambda: None, lambda: None, lambda: None]),
+        lambda x: lax.scan(lambda state, y: (state, None), (), tnp.stack([x, x])),
+        lambda x: lax.fori_loop(0, x.astype("int32"), lambda i, state: state, ()),
+        lambda x: lax.while_loop(lambda state: False, lambda state: state, ()),
+    ],
+    ids=["cond", "cond_of_a_state", "switch", "scan", "fori_loop", "while_loop"],
+)
+def test_control_flow_without_results(empty, wrap):
+    assert tree.leaves(wrap(empty)(tnp.asarray(1.0))) == []

@@ -42,10 +42,12 @@ def _moved(program: Program, conditional: Equation) -> list[Equation]:
     inside.difference_update(program.inputs, program.outputs)
     candidates: list[Equation] = []
     for i, equation in enumerate(program.equations):
-        (out, *more) = equation.outputs
+        if equation.op.kind != "pointwise" or len(equation.outputs) != 1:
+            continue
+        (out,) = equation.outputs
         read = [atom for atom in equation.inputs if atom in inside]
         is_early = i < position and uses[out] > 1
-        if equation.op.kind != "pointwise" or more or not read or is_early:
+        if not read or is_early:
             continue
         others = all(isinstance(atom, Literal) or atom in before for atom in equation.inputs if atom not in inside)
         if others and all(atom.aval.shape == out.aval.shape for atom in read):
