@@ -112,3 +112,22 @@ def plain(value: Any) -> Any:
 def dtype_name(x: ir.Expr | te.Tensor) -> str:
     """The dtype of a scalar expression or a tensor expression."""
     return str(x.dtype if isinstance(x, te.Tensor) else x.ty)
+
+
+#: Where scalar expressions other than calls have their operands.
+_PARTS = ("a", "b", "value", "condition", "true_value", "false_value")
+
+
+def is_from_memory(x: Any) -> bool:
+    """Whether a scalar expression depends on an element of an array, rather than on indices and sizes alone."""
+    if isinstance(x, ir.Call):
+        if x.op.same_as(ir.Op.get("te.tensor_load")):
+            return _is_stored(x.args[0])
+        return any(map(is_from_memory, x.args))
+    if isinstance(x, ir.TensorLoad):
+        return True
+    return any(is_from_memory(getattr(x, part)) for part in _PARTS if isinstance(getattr(x, part, None), ir.Expr))
+
+
+def _is_stored(tensor: te.Tensor) -> bool:
+    return not isinstance(tensor.op, te.ComputeOp) or any(map(_is_stored, tensor.op.input_tensors))

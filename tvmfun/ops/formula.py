@@ -35,7 +35,7 @@ import numpy as np
 from tvm import tirx
 
 from tvmfun import dtypes
-from tvmfun.core.expressions import dtype_name
+from tvmfun.core.expressions import dtype_name, is_from_memory
 
 _HALF = ("float16", "bfloat16")
 
@@ -102,15 +102,21 @@ NARROW = ("int8", "int16", "uint8", "uint16")
 _LARGE = 1 << 24
 
 
-def wrapping(formula: Callable[..., Any], grows: bool = False) -> Callable[..., Any]:
+def wrapping(
+    formula: Callable[..., Any], of_unsigned: Callable[..., Any] | None = None, grows: bool = False
+) -> Callable[..., Any]:
     """The formula with integers that wrap around: computed in 64 bits, then truncated.
 
     TVM assumes that integers do not overflow, also in a truncation, so that the product of an index and a large number
     would never be negative. LLVM narrows the 64 bits to the plain instruction. 64-bit integers have nothing wider, and
     must not overflow.
 
+    TVM's simplifier visits what is in a cast to a signed integer twice, so that it would take time that doubles with
+    each formula inside of another one. Numbers from memory, of which it knows nothing, are therefore unsigned for it.
+
     Args:
         formula: the formula.
+        of_unsigned: the formula for operands from 0 to ``2**32 - 1``, modulo ``2**32``, without results below 0.
         grows: whether results may exceed 32 bits if operands are indices: such results are hidden from TVM. Results of
             sums are not, so that TVM still recognizes an index plus a number.
     """
@@ -119,12 +125,38 @@ def wrapping(formula: Callable[..., Any], grows: bool = False) -> Callable[..., 
         dtype = dtype_name(xs[0])
         if dtype not in (*NARROW, "int32", "uint32"):
             return formula(*xs)
+        if not dtype.startswith("uint") and any(map(is_from_memory, xs)):
+            return _as_signed((of_unsigned or formula)(*map(_as_unsigned, xs)), dtype)
         wide = "uint64" if dtype.startswith("uint") else "int64"
         result = formula(*(tirx.Cast(wide, x) for x in xs))
         is_large = any(isinstance(x, tirx.IntImm) and abs(x.value) >= _LARGE for x in xs)
         return tirx.Cast(dtype, hidden(result) if grows or is_large or dtype in NARROW else result)
 
     return wrapped
+
+
+def _as_unsigned(x: Any) -> Any:
+    """A signed integer modulo a power of two, as an uint64."""
+    unsigned = f"u{dtype_name(x)}"
+    if isinstance(x, tirx.IntImm):
+        return tirx.const(x.value % (1 << int(unsigned[4:])), "uint64")
+    return tirx.Cast("uint64", tirx.reinterpret(unsigned, x))
+
+
+def _as_signed(x: Any, dtype: str) -> Any:
+    """The signed integer that has the low bits of an uint64."""
+    return tirx.reinterpret(dtype, tirx.Cast(f"u{dtype}", x))
+
+
+def _negative(x: Any) -> Any:
+    if is_signed(x) or is_float(x):
+        return -x
+    return tirx.Select(tirx.EQ(x, zero(x)), x, ~x + one(x))  # 0 - x would be simplified to 0
+
+
+def negative(x: Any) -> Any:
+    """``-x``; integers wrap around."""
+    return wrapping(_negative, lambda x: tirx.const(1 << 32, "uint64") - x)(x)
 
 
 def is_nan(x: Any) -> Any:
@@ -149,7 +181,7 @@ def subtract(x: Any, y: Any) -> Any:
         return tirx.Cast(dtype, tirx.Cast("int64", x) - tirx.Cast("int64", y))
     if dtype == "uint64":
         return tirx.Select(x >= y, x - y, ~(y - x) + one(x))
-    return wrapping(lambda x, y: x - y)(x, y)
+    return wrapping(lambda x, y: x - y, lambda x, y: x + (tirx.const(1 << 32, "uint64") - y))(x, y)
 
 
 def c_remainder(x: Any, y: Any) -> Any:

@@ -87,15 +87,9 @@ divide = pointwise(
 )
 
 
-def _negative(x: Any) -> Any:
-    if is_signed(x) or is_float(x):
-        return -x
-    return tirx.Select(tirx.EQ(x, zero(x)), x, ~x + one(x))  # 0 - x would be simplified to 0
-
-
 negative = pointwise(
     "negative",
-    wrapping(_negative),
+    formula.negative,
     (lambda g, o, x: -g,),
     spelling=relax.op.negative,
     simplify=lambda x: argument(x, 0) if made_by(x, "negative") else None,

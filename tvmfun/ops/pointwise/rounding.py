@@ -12,10 +12,10 @@ from tvmfun.ops.formula import (
     compute_in_float32,
     is_float,
     is_signed,
+    negative,
     one,
     opaque,
     subtract,
-    wrapping,
     zero,
 )
 from tvmfun.ops.pointwise.registration import FLOATS, INTEGERS, float_function, pointwise
@@ -35,7 +35,7 @@ def _floor_divide(x: Any, y: Any) -> Any:
     quotient = tirx.Select(tirx.EQ(y, zero(y)), zero(y), tirx.floordiv(x, _safe_divisor(y)))
     if not is_signed(y):
         return quotient
-    return tirx.Select(tirx.EQ(y, tirx.const(-1, dtype_name(y))), wrapping(lambda x: -x)(x), quotient)
+    return tirx.Select(tirx.EQ(y, tirx.const(-1, dtype_name(y))), negative(x), quotient)
 
 
 def _float_floor_divide(x: Any, y: Any) -> Any:
