@@ -156,7 +156,7 @@ def _negative(x: Any) -> Any:
 
 def negative(x: Any) -> Any:
     """``-x``; integers wrap around."""
-    return wrapping(_negative, lambda x: tirx.const(1 << 32, "uint64") - x)(x)
+    return wrapping(_negative, lambda x: _difference(tirx.const(0, "uint64"), x))(x)
 
 
 def is_nan(x: Any) -> Any:
@@ -178,10 +178,15 @@ def subtract(x: Any, y: Any) -> Any:
     if is_float(x):
         return x + opaque(-1.0, dtype) * y  # LLVM turns this into a subtraction
     if dtype in ("uint8", "uint16", "uint32"):
-        return tirx.Cast(dtype, tirx.Cast("int64", x) - tirx.Cast("int64", y))
+        return tirx.Cast(dtype, _difference(tirx.Cast("uint64", x), tirx.Cast("uint64", y)))
     if dtype == "uint64":
         return tirx.Select(x >= y, x - y, ~(y - x) + one(x))
-    return wrapping(lambda x, y: x - y, lambda x, y: x + (tirx.const(1 << 32, "uint64") - y))(x, y)
+    return wrapping(lambda x, y: x - y, _difference)(x, y)
+
+
+def _difference(x: Any, y: Any) -> Any:
+    """``x - y`` modulo ``2**32`` of uint64 below ``2**32``, without a result below 0."""
+    return x + (tirx.const(1 << 32, "uint64") - y)
 
 
 def c_remainder(x: Any, y: Any) -> Any:

@@ -520,7 +520,9 @@ def _iota(*, shape: Ints, axis: int, dtype: str) -> te.Tensor:
     def number(index: Any) -> Any:
         if dtype == "bfloat16":
             return formula.rounded_to_bfloat16(index)
-        return tirx.Cast(dtype, formula.hidden(index) if dtype in formula.NARROW else index)
+        # TVM would move a cast to unsigned into a difference of indices, whose factors may be negative.
+        is_hidden = dtype in formula.NARROW or dtype.startswith("uint")
+        return tirx.Cast(dtype, formula.hidden(index) if is_hidden else index)
 
     return te.compute(shape, lambda *i: number(i[axis]))
 

@@ -39,7 +39,7 @@ from tvmfun.lower.tir.flatten import flatten_buffers
 from tvmfun.lower.tir.held_values import hold, is_float, release, through_memory, without_vector_conditions
 from tvmfun.lower.tir.narrow_stores import protect_narrow_stores
 from tvmfun.lower.tir.step_vectors import with_step_vectors
-from tvmfun.lower.tir.walk import find, rewrite
+from tvmfun.lower.tir.walk import called, find, rewrite
 from tvmfun.runtime.workspaces import Allocation
 from tvmfun.threads import OWN_VARIABLES, WRITE_ADDRESSES, bind, cpu_count, loading
 
@@ -441,6 +441,18 @@ def _undoing(name: str, change: Callable[[tirx.Stmt], tirx.Stmt], mark: str) -> 
     return _of_functions(name, changed)
 
 
+def _without_bits_of_zero(body: tirx.Stmt) -> tirx.Stmt:
+    """Replaces the bits of the integer 0 by an integer: TVM takes them for those of a null pointer."""
+
+    def folded(call: ir.Call) -> Any:
+        is_zero = (
+            called(call) == "tirx.reinterpret" and isinstance(call.args[0], tirx.IntImm) and not call.args[0].value
+        )
+        return tirx.const(0, str(call.ty)) if is_zero and "int" in str(call.ty) else call
+
+    return rewrite(body, (ir.Call, folded))
+
+
 def _with_repeated_bits(function: tirx.PrimFunc) -> tirx.PrimFunc:
     """Repeats the bits of bfloat16 numbers along vectors, because TVM cannot store a repeated bfloat16."""
 
@@ -528,6 +540,7 @@ _LOWERING = {
             tirx.transform.LowerIntrin(),
             _RELEASE,
             _of_bodies("tvmfun.ThroughMemory", through_memory),
+            _of_bodies("tvmfun.FoldZero", _without_bits_of_zero),
             _of_bodies("tvmfun.StepVectors", with_step_vectors),
         ]
     )

@@ -15,6 +15,8 @@ from tvmfun import dtypes
 from tvmfun.core.dims import typical
 from tvmfun.core.program import Atom, Literal, Program, Variable
 from tvmfun.lower.fusion.device_ops import on_device
+from tvmfun.lower.fusion.integer_costs import MOST as MOST_COSTS
+from tvmfun.lower.fusion.integer_costs import integer_costs
 from tvmfun.lower.fusion.kernel import Kernel
 from tvmfun.lower.fusion.options import PLAIN, WIDENINGS, FusionOptions
 from tvmfun.lower.fusion.products import has_one_row, is_product, may_pack, narrow_results
@@ -55,6 +57,7 @@ class _Group:
     closed: bool = False  # whether no other equation may join, as for views and ops of a closed kind
     domain: tuple[int, ...] = ()  # the shape of its results
     expansion: dict[int, int] = field(default_factory=dict)  # copies of each member once everything is inlined
+    cost: dict[int, int] = field(default_factory=dict)  # of the formulas of integers around and in each member
 
 
 class _Fusion:
@@ -72,6 +75,7 @@ class _Fusion:
                 self.users[j].append(i)
         self.groups_of: list[list[_Group]] = [[] for _ in self.equations]
         self.narrow = narrow_results(self.equations)
+        self.integer_costs = integer_costs(program)
         self.repetitions: set[int] = set()
         self.components: set[int] = set()
         for i in range(len(self.equations)):
@@ -131,6 +135,7 @@ class _Fusion:
         group.members.append(i)
         inside = [user for user in self.users[i] if group in self.groups_of[user]]
         group.expansion[i] = max(1, sum(group.expansion[user] for user in inside))
+        group.cost[i] = self.cost_in(group, i)
         self.groups_of[i].append(group)
 
     def reshapes_part(self, i: int) -> bool:
@@ -196,6 +201,16 @@ class _Fusion:
             self.add(i, group)
         if len(takers) < len(around) or i in self.returned or not around:
             self.start(i)
+
+    def cost_in(self, group: _Group, i: int) -> int:
+        """The largest sum of costs of integers on a path from an equation to a result of a group."""
+        own = self.integer_costs[i]
+        around = (group.cost[user] for user in self.users[i] if user in group.cost and user != group.core)
+        return own + max(around, default=0)
+
+    def largest_cost(self, group: _Group) -> int:
+        """The largest sum of costs of integers on a path in a group."""
+        return max((group.cost[i] for i in group.members), default=0)
 
     def recompute(self, i: int, around: list[_Group]) -> tuple[list[_Group], bool]:
         """Puts copies of a cheap pointwise equation into users if that moves fewer bytes than storing its result.
@@ -326,6 +341,8 @@ class _Fusion:
     def accepts(self, group: _Group, i: int) -> bool:
         if group.closed or not self.has_room(group):
             return False
+        if self.integer_costs[i] and self.cost_in(group, i) > MOST_COSTS:
+            return False
         expansion = 0
         for user in self.users[i]:
             if group not in self.groups_of[user]:
@@ -430,6 +447,7 @@ class _Fusion:
         kept = [first]
         for other in others:
             small = len(first.members) + len(other.members) <= MAX_EQUATIONS
+            small = small and self.largest_cost(first) + self.largest_cost(other) <= MOST_COSTS
             if small and not self.waits(first, other) and not self.waits(other, first):
                 self.merge(first, other)
             else:
@@ -442,6 +460,7 @@ class _Fusion:
             kept = [into if home is group else home for home in self.groups_of[i]]
             self.groups_of[i] = list(dict.fromkeys(reversed(kept)))[::-1]
             into.expansion[i] = group.expansion[i] + into.expansion.get(i, 0)
+            into.cost[i] = max(group.cost[i], into.cost.get(i, 0))
         into.members = list(dict.fromkeys([*into.members, *group.members]))
         group.members = []
 

@@ -1,0 +1,72 @@
+"""Long chains of formulas of integers: TVM's simplifier took minutes for a dozen of them in one kernel."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+import numpy as np
+import pytest
+
+import tvmfun
+from tvmfun import numpy as tnp
+from tvmfun.lower.fusion.fuse import fuse
+from tvmfun.lower.fusion.integer_costs import MOST, integer_costs
+
+RNG = np.random.default_rng(5)
+STEPS = {
+    "add": lambda m, t, x: t + x,
+    "subtract": lambda m, t, x: x - t,
+    "multiply": lambda m, t, x: t * x - t,
+    "negative": lambda m, t, x: -t + x,
+    "floor_divide": lambda m, t, x: t // (x | 1) + x,
+    "remainder": lambda m, t, x: t % (x | 1),
+    "mean": lambda m, t, x: (t >> 1) + (x >> 1),
+    "compare": lambda m, t, x: (t > x).astype(t.dtype) + x,
+    "where": lambda m, t, x: m.where(t > x, t, x + 1),
+    "abs": lambda m, t, x: m.abs(t) + x,
+    "sign": lambda m, t, x: m.sign(t) + x,
+    "float": lambda m, t, x: (t % 100).astype("float32").astype(t.dtype) + x,
+    "int8": lambda m, t, x: t.astype("int8").astype(t.dtype) + x,
+    "hash": lambda m, t, x: (t * 31 + x) ^ (t >> 3),
+}
+
+
+@pytest.mark.quick("int32-remainder", "int8-compare", "uint32-subtract", "int32-add", "int32-hash")
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("dtype", ["int32", "int8", "uint32"])
+def test_chains_of_numbers_from_memory(dtype, name):
+    info = np.iinfo(dtype)
+    xs = [RNG.integers(info.min, info.max, 37, endpoint=True).astype(dtype) for _ in range(20)]
+    of = lambda m: lambda *xs: reduce(lambda t, x: STEPS[name](m, t, x), xs)
+    with np.errstate(over="ignore"):
+        expected = of(np)(*xs)
+    np.testing.assert_array_equal(tvmfun.jit(of(tnp))(*xs), expected)
+
+
+@pytest.mark.quick("int32-float", "uint32-multiply", "int32-where")
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("dtype", ["int32", "uint32"])
+def test_chains_of_indices(dtype, name):
+    def of(m):
+        rows = [m.arange(37, dtype=dtype)[::-1] * (i + 1) - 20 for i in range(8)]
+        return reduce(lambda t, x: STEPS[name](m, t, x), rows)
+
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(tvmfun.jit(lambda: of(tnp))(), of(np))
+
+
+def test_kernels_end_where_integers_cost_too_much():
+    def remainders(*xs):
+        return reduce(lambda t, x: t % x, xs)
+
+    program = tvmfun.trace(remainders)(*[np.ones(5, "int32")] * 12)
+    (cost,) = {*integer_costs(program)}
+    assert {len(kernel.equations) for kernel in fuse(program)} <= set(range(MOST // cost + 1))
+    sums = tvmfun.trace(lambda *xs: sum(xs[1:], xs[0]))(*[np.ones(5, "int32")] * 12)
+    assert len(fuse(sums)) == 1
+
+
+def test_integers_that_turn_out_to_be_zero():
+    x = np.arange(5, dtype="int32")
+    np.testing.assert_array_equal(tvmfun.jit(lambda x: (x > x).astype("int32") + x)(x), x)
+    np.testing.assert_array_equal(tvmfun.jit(lambda x: x * (x < x).astype("int32") - x)(x), -x)
