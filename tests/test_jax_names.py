@@ -392,9 +392,10 @@ def test_devices_have_the_attributes_of_jax():
     assert {device.platform for device in tvmfun.jit(lambda x: x + 1)(x).devices()} == {"cpu"}
 
 
-def test_device_get_keeps_what_is_traced():
+@pytest.mark.parametrize("moved", [tvmfun.device_get, tvmfun.device_put])
+def test_what_is_traced_does_not_move(moved):
     def doubled(x):
-        return tvmfun.device_get({"x": x})["x"] * 2
+        return moved({"x": x})["x"] * 2
 
     assert tvmfun.grad(doubled)(3.0) == 2
     assert tvmfun.jit(doubled)(3.0) == 6

@@ -445,6 +445,8 @@ def _raise_nan(equation: Equation, arguments: list) -> None:
 def device_put(x: PyTree, device: Any = "cpu") -> PyTree:
     """Returns the tree with every leaf an array on ``device`` (``"cpu"``, ``"cuda"``, ``"cuda:1"``).
 
+    Arrays that are being traced stay as they are: a compiled function runs on one device.
+
     Raises:
         TargetError: if this machine has no such device.
 
@@ -452,7 +454,9 @@ def device_put(x: PyTree, device: Any = "cpu") -> PyTree:
     Array(2., dtype=float32)
     """
     target = devices.device(device)
-    return tree.map(lambda leaf: move(as_device_array(leaf, "device_put"), target), x)
+    return tree.map(
+        lambda leaf: leaf if isinstance(leaf, Tracer) else move(as_device_array(leaf, "device_put"), target), x
+    )
 
 
 def device_get(x: PyTree) -> PyTree:
