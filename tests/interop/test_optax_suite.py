@@ -19,7 +19,7 @@ PARTS = (
 )
 #: What tests may fail for: numbers, devices and packages that are not there, and texts of optax's or JAX's.
 REASONS = re.compile(
-    r"complex|\dj\b|sharding|Mesh|'flax'|'sklearn'|compiler_ir"
+    r"complex|\dj\b|sharding|PartitionSpec|Mesh|'flax'|'sklearn'|compiler_ir"
     r"|cannot access local variable"  # of a subtest that failed
     r"|Incompatible shapes for broadcasting|Dict key mismatch|not found in ''"
     # NumPy's float64 stays float64.

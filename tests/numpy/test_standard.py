@@ -282,6 +282,7 @@ def test_isdtype():
 def test_issubdtype():
     assert tnp.issubdtype("bfloat16", tnp.floating) and tnp.issubdtype("bfloat16", tnp.number)
     assert not tnp.issubdtype("bfloat16", tnp.integer) and not tnp.issubdtype("int8", tnp.inexact)
+    assert tnp.issubdtype(None, tnp.floating) and not tnp.issubdtype(None, tnp.complexfloating)
     assert tnp.issubdtype("bfloat16", tnp.bfloat16) and not tnp.issubdtype("bfloat16", "float32")
     assert tnp.issubdtype("uint8", tnp.unsignedinteger) and not tnp.issubdtype("uint8", tnp.signedinteger)
     assert tnp.issubdtype(np.float32, np.float32)
