@@ -123,6 +123,8 @@ def is_from_memory(x: Any) -> bool:
     if isinstance(x, ir.Call):
         if x.op.same_as(ir.Op.get("te.tensor_load")):
             return _is_stored(x.args[0])
+        if x.op.same_as(ir.Op.get("tirx.reinterpret")):  # found at once, without going through a chain of them
+            return not isinstance(x.args[0], tirx.IntImm)
         return any(map(is_from_memory, x.args))
     if isinstance(x, ir.TensorLoad):
         return True

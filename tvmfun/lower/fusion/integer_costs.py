@@ -37,5 +37,5 @@ def _cost(equation: Equation, from_memory: bool) -> int:
     source = equation.inputs[0].aval.dtype
     has_conditions = op in (floor_divide, remainder, fmod, sign) or (op is astype and source == dtypes.bool_)
     if from_memory:
-        return 6 if has_conditions else op is astype
+        return 6 if has_conditions else 1 if op is astype else 0
     return 8 if has_conditions or op in (abs, negative) or (op is astype and dtypes.is_float(source)) else 4
