@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter, itemgetter
 from typing import Any
 
-import tvm
-
 from tvmfun import threads
 from tvmfun.counters import counters
 from tvmfun.errors import TargetError
+from tvmfun.runtime.devices import CPU
 from tvmfun.runtime.memory import (
     Memory,
     ResultBuffers,
@@ -22,7 +21,6 @@ from tvmfun.runtime.memory import (
 )
 from tvmfun.runtime.plan import DynamicPlan, Plan
 
-_CPU: Any = tvm.cpu()
 _MEMORY = attrgetter("memory")
 
 #: The memory and the address of each result.
@@ -40,7 +38,7 @@ class NativeExecutable:
         words: the values of the slots after the block of intermediates.
     """
 
-    device = _CPU
+    device = CPU
 
     def __init__(
         self,
@@ -127,7 +125,7 @@ class DynamicExecutable:
         is_loaded: whether the module has been loaded for the shared pool.
     """
 
-    device = _CPU
+    device = CPU
 
     def __init__(self, module: Any, plan: DynamicPlan, is_loaded: bool = False) -> None:
         self.module = module

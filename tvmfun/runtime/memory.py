@@ -18,6 +18,7 @@ import tvm_ffi
 
 from tvmfun import dtypes
 from tvmfun.errors import OutOfMemoryError
+from tvmfun.runtime.devices import CPU
 
 
 def without_gil_release(name: str) -> Any:
@@ -29,7 +30,6 @@ def without_gil_release(name: str) -> Any:
 
 _allocate = without_gil_release("runtime.TVMTensorAllocWithScope")
 _BYTE = tvm_ffi.dtype("uint8")
-_CPU: Any = tvm.cpu()
 
 
 class Memory:
@@ -54,7 +54,7 @@ class Memory:
         Each access makes a new integer, whose reference count is the number of calls that read the array.
         """
         pointer = self._tensor.data_ptr()
-        return pointer if self.aval is None or self._tensor.device == _CPU else ~pointer
+        return pointer if self.aval is None or self._tensor.device == CPU else ~pointer
 
     @property
     def device(self) -> Any:
@@ -128,13 +128,13 @@ def out_of_memory(nbytes: int, what: str) -> OutOfMemoryError:
 def _new_bytes(shape: tvm_ffi.Shape) -> tvm.runtime.Tensor:
     """New bytes; if there is no memory for them, the pool is emptied first."""
     try:
-        return _allocate(shape, _BYTE, _CPU, None)
+        return _allocate(shape, _BYTE, CPU, None)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
     clear_memory()
     try:
-        return _allocate(shape, _BYTE, _CPU, None)
+        return _allocate(shape, _BYTE, CPU, None)
     except (MemoryError, RuntimeError):
         raise out_of_memory(shape[0], "an array") from None
 

@@ -210,7 +210,7 @@ class _Fusion:
 
     def largest_cost(self, group: _Group) -> int:
         """The largest sum of costs of integers on a path in a group."""
-        return max((group.cost[i] for i in group.members), default=0)
+        return max(group.cost.values(), default=0)
 
     def recompute(self, i: int, around: list[_Group]) -> tuple[list[_Group], bool]:
         """Puts copies of a cheap pointwise equation into users if that moves fewer bytes than storing its result.
