@@ -55,6 +55,25 @@ def test_chains_of_indices(dtype, name):
         np.testing.assert_array_equal(tvmfun.jit(lambda: of(tnp))(), of(np))
 
 
+@pytest.mark.parametrize("steps", [3, 7, 8])
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_indices_that_each_step_names_again(dtype, steps):
+    def of(m):
+        t = (
+            m.arange(37).astype("float32") * m.float32(0.025)
+            if dtype == "float32"
+            else m.arange(37, dtype="int32")[::-1]
+        )
+        for _ in range(steps):
+            t = t * t - t
+        return (t * 1000).astype("int32")
+
+    compiled = tvmfun.jit(lambda: of(tnp)).lower().compile()
+    with np.errstate(over="ignore"):
+        np.testing.assert_allclose(compiled(), of(np), rtol=0, atol=1 if dtype == "float32" else 0)
+    assert len(compiled.as_text()) < 40_000
+
+
 def test_kernels_end_where_integers_cost_too_much():
     def remainders(*xs):
         return reduce(lambda t, x: t % x, xs)

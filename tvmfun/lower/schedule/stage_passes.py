@@ -24,10 +24,13 @@ from tvmfun.lower.schedule.stages import (
 )
 from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Expr
-from tvmfun.lower.tir.walk import find
+from tvmfun.lower.tir.walk import find, find_outside_indices
 
 # A cheap map loads at most this many elements.
 CHEAP_LOADS = 6
+# A map that is substituted more than once names indices at most this often, those of its loads aside: TVM simplifies
+# formulas of indices in a time that grows faster than they do.
+_CHEAP_INDICES = 16
 # The most parts of an intermediate that become separate maps.
 _MOST_PARTS = 8
 # A stage with at most 1/SHORT_ROW of the points of the largest one counts as one value per row.
@@ -93,9 +96,11 @@ def _can_inline(
     if any(contains(between, source) for source in sources):
         return False
     reuse = points / max(1, build.points(producer.space))
-    if is_view(producer.value) or reuse <= 1 or all(packs(stage, producer) for stage in readers):
+    if reuse <= 1 or all(packs(stage, producer) for stage in readers):
         return True
-    return _is_cheap(producer.value) and all(is_map(stage) for stage in readers)
+    if len(find_outside_indices(producer.value, ir.Var)) > _CHEAP_INDICES:
+        return False
+    return is_view(producer.value) or (_is_cheap(producer.value) and all(is_map(stage) for stage in readers))
 
 
 def _is_cheap(value: Expr) -> bool:
