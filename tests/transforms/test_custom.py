@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from support import oracle
@@ -252,6 +254,126 @@ def test_a_checkpoint_keeps_second_derivatives_that_are_not_those_of_values():
     np.testing.assert_allclose(second(tvmfun.checkpoint(inner)), second(inner), rtol=1e-6)
     wrapped = tvmfun.checkpoint(lambda x: tvmfun.lax.cond(x > 0, inner, lambda x: x, x))
     np.testing.assert_allclose(second(wrapped), second(inner), rtol=1e-6)
+
+
+def scaled_explicitly(x):
+    """The product with a number that is not differentiated; the rule says that its derivative is three times it."""
+
+    @tvmfun.custom_vjp
+    def product(scale, z):
+        return z * scale
+
+    product.defvjp(lambda scale, z: (product(scale, z), (scale, z)), lambda kept, g: (None, 3 * g * kept[0] * kept[1]))
+    return product(lax.stop_gradient(tnp.sum(x * x)), x)
+
+
+def scaled_in_both_rules(x):
+    scale = lax.stop_gradient(tnp.sum(x * x))
+
+    @tvmfun.custom_vjp
+    def product(z):
+        return z * scale
+
+    product.defvjp(lambda z: (product(z), z), lambda z, g: (3 * g * scale * z,))
+    return product(x)
+
+
+def scaled_by_a_residual(x):
+    kept = {"scale": [lax.stop_gradient(tnp.sum(x * x))]}
+
+    @tvmfun.custom_vjp
+    def product(z):
+        return z * kept["scale"][0]
+
+    product.defvjp(lambda z: (product(z), (kept["scale"], z)), lambda r, g: (3 * g * r[0][0] * r[1],))
+    return product(x)
+
+
+def scaled_by_a_helper_of_the_rule(x):
+    scale = lax.stop_gradient(tnp.sum(x * x))
+    by_scale = lambda g: g * scale
+    with_factor = partial(lambda factor, scale, g: factor * g, 3, scale)
+
+    @tvmfun.custom_vjp
+    def product(z, s):
+        return z * s
+
+    product.defvjp(lambda z, s: (product(z, s), z), lambda z, g: (with_factor(by_scale(g)) * z, None))
+    return product(x, scale)
+
+
+def scaled_by_forward_mode(x):
+    scale = lax.stop_gradient(tnp.sum(x * x))
+
+    @tvmfun.custom_jvp
+    def product(z):
+        return z * scale
+
+    product.defjvp(lambda primals, tangents: (product(*primals), 3 * scale * primals[0] * tangents[0]))
+    return product(x)
+
+
+COMPOSITIONS = {
+    "grad": lambda f: tvmfun.grad(lambda x: tnp.sum(tnp.sin(f(x)))),
+    "grad of jit": lambda f: tvmfun.grad(lambda x: tnp.sum(tvmfun.jit(f)(x))),
+    "jvp": lambda f: lambda x: tvmfun.jvp(f, (x,), (x * x,)),
+    "hessian": lambda f: tvmfun.hessian(lambda x: tnp.sum(tnp.sin(f(x)))),
+    "vmap of grad": lambda f: lambda x: tvmfun.vmap(tvmfun.grad(lambda x: tnp.sum(f(x))))(tnp.stack([x, -2 * x])),
+    "grad of vmap": lambda f: tvmfun.grad(lambda x: tnp.sum(tvmfun.vmap(f)(tnp.stack([x, -2 * x])))),
+    "vmap twice": lambda f: tvmfun.grad(lambda x: tnp.sum(tvmfun.vmap(tvmfun.vmap(f))(tnp.ones((2, 3, 1)) * x))),
+    "scan": lambda f: tvmfun.grad(lambda x: tnp.sum(lax.scan(lambda c, _: (tnp.sin(f(c)), c), x, length=3)[1])),
+    "cond": lambda f: tvmfun.grad(lambda x: tnp.sum(lax.cond(x[0] > 0, f, lambda x: x, x))),
+    "checkpoint": lambda f: tvmfun.grad(lambda x: tnp.sum(tvmfun.checkpoint(f)(x))),
+    "amp": lambda f: tvmfun.grad(lambda x: tnp.sum(tvmfun.amp(f)(x)).astype("float32")),
+}
+CLOSURES = [scaled_in_both_rules, scaled_by_a_residual, scaled_by_a_helper_of_the_rule, scaled_by_forward_mode]
+
+
+@pytest.mark.parametrize("composition", COMPOSITIONS)
+@pytest.mark.parametrize("function", CLOSURES, ids=lambda f: f.__name__)
+def test_rules_close_over_values_of_traces_that_have_ended(function, composition):
+    x = tnp.array([1.0, -2.0, 0.5])
+    of = COMPOSITIONS[composition]
+    expected = tree.leaves(of(scaled_explicitly)(x))
+    for run in (of(function), tvmfun.jit(of(function))):
+        for a, b in zip(tree.leaves(run(x)), expected, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_a_rule_closes_over_a_value_that_is_differentiated():
+    """The function does not use the value, but its derivative does: second derivatives follow it."""
+
+    def scaled(x):
+        scale = tnp.sum(x * x)
+
+        @tvmfun.custom_vjp
+        def same(z):
+            return z * 1
+
+        same.defvjp(lambda z: (z, None), lambda _, g: (g * scale,))
+        return tnp.sum(same(x))
+
+    x = np.array([1.0, 2.0, 3.0])
+    np.testing.assert_array_equal(tvmfun.jit(tvmfun.grad(scaled))(x), [14, 14, 14])
+    np.testing.assert_array_equal(tvmfun.jacrev(tvmfun.grad(scaled))(x), [2 * x] * 3)
+    np.testing.assert_array_equal(tvmfun.hessian(scaled)(x), [2 * x] * 3)
+
+
+def test_a_function_that_closes_over_a_value_that_is_differentiated_is_an_error():
+    def scaled(x):
+        scale = tnp.sum(x * x)
+
+        @tvmfun.custom_vjp
+        def product(z):
+            return z * scale
+
+        product.defvjp(lambda z: (z * scale, None), lambda _, g: (g * scale,))
+        return tnp.sum(product(x))
+
+    np.testing.assert_array_equal(tvmfun.jit(scaled)(np.ones(3)), 9)
+    for derivative in (tvmfun.grad(scaled), tvmfun.hessian(scaled), lambda x: tvmfun.jvp(scaled, (x,), (x,))):
+        with pytest.raises(GradientError, match="from outside that is being differentiated"):
+            derivative(np.ones(3))
 
 
 def test_arguments_without_derivative_by_name():

@@ -7,7 +7,7 @@ data. Values of enclosing traces and arrays with data are captured: they become 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -167,11 +167,13 @@ class Trace:
     def atom(self, value: Any, where: str) -> Atom:
         """The atom of ``value`` in this trace; values of other traces and arrays with data are captured."""
         if isinstance(value, Tracer):
-            if value.trace is self:
+            if value.trace is self or isinstance(value.atom, Literal):
                 return value.atom
-            if value.trace.ended:
-                raise value.leak(where)
-            return self._capture(value)
+            if not value.trace.ended:
+                return self._capture(value)
+            if value.atom in _STATE.stand_ins:
+                return self.atom(current(value), where)
+            raise value.leak(where)
         if isinstance(value, DeviceArray):
             return self._capture(value)
         is_foreign = not isinstance(value, np.generic | np.ndarray) and hasattr(value, "__dlpack__")
@@ -227,6 +229,7 @@ class _State(threading.local):
     def __init__(self) -> None:
         self.simplify = True
         self.axes: dict[str, Any] = {}
+        self.stand_ins: dict[Atom, Any] = {}
 
 
 _STATE = _State()
@@ -240,6 +243,37 @@ def unsimplified() -> Iterator[None]:
         yield
     finally:
         _STATE.simplify = before
+
+
+def stand_ins() -> dict[Atom, Any]:
+    """What stands in for variables of traces that have ended."""
+    return _STATE.stand_ins
+
+
+@contextmanager
+def standing_in(others: Iterable[Any], values: Iterable[Any], known: dict[Atom, Any]) -> Iterator[None]:
+    """Within this context, ``others`` stand in for the tracers among ``values`` once their traces have ended.
+
+    Args:
+        others: the values that stand in, which may be tracers that have a stand-in themselves.
+        values: what they stand in for.
+        known: :func:`stand_ins` of another time, which hold as well.
+    """
+    before = _STATE.stand_ins
+    pairs = zip(values, others, strict=True)
+    own = {value.atom: other for value, other in pairs if isinstance(value, Tracer)}
+    _STATE.stand_ins = {**before, **known, **own}
+    try:
+        yield
+    finally:
+        _STATE.stand_ins = before
+
+
+def current(value: Any) -> Any:
+    """What stands in for a tracer whose trace has ended; any other value itself."""
+    while isinstance(value, Tracer) and value.trace.ended and value.atom in _STATE.stand_ins:
+        value = _STATE.stand_ins[value.atom]
+    return value
 
 
 @contextmanager

@@ -94,7 +94,7 @@ def with_partials(fun: Callable[..., Array], partials: Sequence[Callable[..., Ar
         program, captured = control.closed(fun, [x.aval for x in args], fun.__name__)
 
         def moved(*values: Array) -> list[Array]:
-            primals, tangents = values[: len(args)], values[len(args) :]
+            primals, tangents = values[len(captured) : -len(args)], values[-len(args) :]
             result = call(*primals)
             total = None
             for partial, tangent in zip(partials, tangents, strict=True):

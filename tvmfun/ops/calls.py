@@ -97,8 +97,10 @@ def _batched_rule(rule: Rule, flags: Sequence[bool], axis: Axis) -> Callable:
 # -- custom_vjp --------------------------------------------------------------------------------------------------------
 
 
-def _refuse_captured(name: str, active: Sequence[bool], captured: int) -> None:
-    if any(active[:captured]):
+def _refuse_captured(name: str, program: Program, active: Sequence[bool], captured: int) -> None:
+    """Refuses derivatives for what the Program closes over; what its rules alone close over needs none."""
+    used = {*program.outputs, *(atom for equation in program.equations for atom in equation.inputs)}
+    if any(flag and v in used for flag, v in zip(active, program.inputs[:captured], strict=False)):
         raise GradientError(
             name,
             "the function uses a value from outside that is being differentiated",
@@ -112,21 +114,21 @@ def _vjp_shape(*avals: ShapeDtype, program: Program, forward: Rule, backward: Ru
 
 
 def _vjp_pullback(active, *args, program, forward, backward, captured):
-    _refuse_captured("custom_vjp", active, captured)
-    values = list(forward.call(*args[captured:]))
+    _refuse_captured("custom_vjp", program, active, captured)
+    values = list(forward.call(*args))
     count = len(program.outputs)
     results, residuals = values[:count], values[count:]
 
     def pull(gs: Sequence[Any]) -> list:
         filled = [zeros(out) if g is None else g for g, out in zip(gs, results, strict=True)]
-        return [None] * captured + list(backward.call(*residuals, *filled))
+        return [None] * captured + list(backward.call(*args[:captured], *residuals, *filled))
 
     return tuple(results), pull
 
 
 def _vjp_pushforward(args, tangents, *, program, forward, backward, captured):
     """Forward mode: the rule is linear in the cotangent, so its transpose maps tangents to tangents."""
-    _refuse_captured("custom_vjp", [t is not None for t in tangents], captured)
+    _refuse_captured("custom_vjp", program, [t is not None for t in tangents], captured)
     results, pull = _vjp_pullback((False,) * len(args), *args, program=program, forward=forward, backward=backward,
                                   captured=captured)  # fmt: skip
     floats = [i for i, out in enumerate(program.outputs) if is_float(out)]
@@ -147,25 +149,30 @@ def _vjp_batch(batched, *args, program, forward, backward, captured):
     axis = current_axis()
     inner, more = closed(_batched_function(program, batched, axis), [abstract(x) for x in args], program.name)
     flags = batched[captured:]
-    run_backward = _batched_rule(backward, (), axis)
+    run_forward = _batched_rule(forward, batched, axis)
+    run_backward = _batched_rule(backward, batched[:captured], axis)
+
+    def of_examples(*values: Any) -> list:
+        return run_forward(*values[len(more) :])
 
     def unbatched_sums(*values: Any) -> list:
         """The cotangents, summed over the examples for arguments without a batch axis."""
-        cotangents = run_backward(*values)
+        cotangents = run_backward(*values[len(more) :])
         return [g if flag else reductions.sum(g, axis=(0,)) for g, flag in zip(cotangents, flags, strict=True)]
 
     return custom_vjp_call(
         *more,
         *args,
         program=inner,
-        forward=Rule(_batched_rule(forward, flags, axis)),
+        forward=Rule(of_examples),
         backward=Rule(unbatched_sums),
         captured=len(more) + captured,
     )
 
 
 #: ``custom_vjp_call(*captured, *args, program=, forward=, backward=, captured=)``: the flat function ``program`` with
-#: the derivative ``forward(*args) -> (*results, *residuals)``, ``backward(*residuals, *cotangents) -> cotangents``.
+#: the derivative ``forward(*captured, *args) -> (*results, *residuals)``,
+#: ``backward(*captured, *residuals, *cotangents) -> cotangents`` of the ``args``.
 custom_vjp_call = register(
     Op(
         "custom_vjp_call",
@@ -187,24 +194,23 @@ def _jvp_shape(*avals: ShapeDtype, program: Program, rule: Rule, captured: int) 
 
 
 def _jvp_pushforward(args, tangents, *, program, rule, captured):
-    _refuse_captured("custom_jvp", [t is not None for t in tangents], captured)
-    primals = args[captured:]
-    directions = [zeros(x) if t is None else t for x, t in zip(primals, tangents[captured:], strict=True)]
-    values = list(rule.call(*primals, *directions))
+    _refuse_captured("custom_jvp", program, [t is not None for t in tangents], captured)
+    directions = [zeros(x) if t is None else t for x, t in zip(args[captured:], tangents[captured:], strict=True)]
+    values = list(rule.call(*args, *directions))
     count = len(program.outputs)
     return tuple(values[:count]), values[count:]
 
 
 def _jvp_pullback(active, *args, program, rule, captured):
     """Reverse mode: the rule is linear in the tangents, so its transpose maps cotangents to cotangents."""
-    _refuse_captured("custom_jvp", active, captured)
+    _refuse_captured("custom_jvp", program, active, captured)
     primals = args[captured:]
     moving = [i for i, flag in enumerate(active[captured:]) if flag]
     count = len(program.outputs)
 
     def linear(*tangents: Any) -> list:
         full = dict(zip(moving, tangents, strict=True))
-        return list(rule.call(*primals, *(full[i] if i in full else zeros(x) for i, x in enumerate(primals))))
+        return list(rule.call(*args, *(full[i] if i in full else zeros(x) for i, x in enumerate(primals))))
 
     avals = [_example(primals[i], False) for i in moving]
     traced = trace_leaves(linear, avals, program.name)
@@ -222,17 +228,16 @@ def _jvp_pullback(active, *args, program, rule, captured):
 def _jvp_batch(batched, *args, program, rule, captured):
     axis = current_axis()
     inner, more = closed(_batched_function(program, batched, axis), [abstract(x) for x in args], program.name)
-    flags = batched[captured:]
 
     def run(*values: Any) -> list:
         # The tangent of an argument without a batch axis has no batch axis either.
-        return _batched_rule(rule, (*flags, *flags), axis)(*values)
+        return _batched_rule(rule, (*batched, *batched[captured:]), axis)(*values[len(more) :])
 
     return custom_jvp_call(*more, *args, program=inner, rule=Rule(run), captured=len(more) + captured)
 
 
 #: ``custom_jvp_call(*captured, *args, program=, rule=, captured=)``: the flat function ``program`` with the derivative
-#: ``rule(*args, *tangents) -> (*results, *result_tangents)``.
+#: ``rule(*captured, *args, *tangents) -> (*results, *result_tangents)``.
 custom_jvp_call = register(
     Op(
         "custom_jvp_call",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
-from functools import update_wrapper
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial, update_wrapper
+from types import FunctionType
 from typing import Any
 
 from tvmfun import dtypes, tree
@@ -12,7 +13,8 @@ from tvmfun.core.array import ShapeDtype
 from tvmfun.core.derivative import trace_leaves, zeros
 from tvmfun.core.interpreter import is_tracing
 from tvmfun.core.leaf import abstract
-from tvmfun.core.program import Program
+from tvmfun.core.program import Program, Variable
+from tvmfun.core.trace import Tracer, current, stand_ins, standing_in
 from tvmfun.errors import ArgumentError, GradientError
 from tvmfun.ops import calls, pointwise
 from tvmfun.ops.control import closing
@@ -71,13 +73,58 @@ class _Custom:
             full.insert(i, value)
         return full
 
-    def _traced(self, static: list, others: list) -> tuple[list, tree.Structure, Program, tuple, tree.Structure]:
+    def _traced(
+        self, static: list, others: list, rules: Sequence[Callable]
+    ) -> tuple[list, tree.Structure, Program, tuple, tree.Structure]:
+        """The leaves and structure of the arguments, the Program, what it and the rules close over, and its tree."""
         leaves, structure = tree.flatten(tuple(others))
         name = getattr(self._fun, "__name__", "fun")
         run = lambda *leaves: self._call(static, list(tree.unflatten(structure, leaves)))
         traced = trace_leaves(run, [abstract(leaf, name) for leaf in leaves], name)
         program, captured = closing(traced)
-        return leaves, structure, program, captured, traced.out_tree
+        used = {value.atom for value in captured if isinstance(value, Tracer)}
+        extra = {value.atom: value for value in _closed_over(rules) if value.atom not in used}
+        if extra:
+            inner, avals = program, [*(atom.aval for atom in extra), *(v.aval for v in program.inputs)]
+            program = trace_leaves(lambda *values: inner.evaluate(values[len(extra) :]), avals, name)
+        return leaves, structure, program, (*extra.values(), *captured), traced.out_tree
+
+
+def _closed_over(functions: Iterable[Callable]) -> Iterator[Tracer]:
+    """The values of traces in progress in the closures of functions, and in those of the functions in these."""
+    waiting, seen = list(functions), set()
+    while waiting:
+        fun = waiting.pop()
+        if id(fun) in seen:
+            continue
+        seen.add(id(fun))
+        for content in _contents(fun):
+            leaves = tree.leaves(content)
+            waiting += [leaf for leaf in leaves if isinstance(leaf, FunctionType | partial)]
+            tracers = (leaf for leaf in map(current, leaves) if isinstance(leaf, Tracer))
+            yield from (leaf for leaf in tracers if isinstance(leaf.atom, Variable) and not leaf.trace.ended)
+
+
+def _contents(fun: Callable) -> Iterator[Any]:
+    """The values that a function or a partial application carries."""
+    if isinstance(fun, partial):
+        yield from (fun.func, fun.args, fun.keywords)
+    for cell in getattr(fun, "__closure__", None) or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # the variable has no value yet
+            continue
+
+
+def _later(rule: Callable[..., list], captured: Sequence[Any]) -> calls.Rule:
+    """A flat rule ``(*captured, *values)`` that may run once the traces of what it closes over have ended."""
+    known = stand_ins()
+
+    def run(*values: Any) -> list:
+        with standing_in(values[: len(captured)], captured, known):
+            return [current(value) for value in rule(*values[len(captured) :])]
+
+    return calls.Rule(run)
 
 
 def _position(where: str, fun: Callable, name: str) -> int:
@@ -158,7 +205,7 @@ class custom_vjp(_Custom):  # JAX's name
         if self._rules is None:
             raise GradientError("custom_vjp", "there is no derivative", got=repr(self._fun), hint="f.defvjp(fwd, bwd)")
         fwd, bwd = self._rules
-        leaves, structure, program, captured, out_tree = self._traced(static, others)
+        leaves, structure, program, captured, out_tree = self._traced(static, others, self._rules)
         residual_trees: list[tree.Structure] = []
 
         def forward(*leaves: Any) -> list:
@@ -191,8 +238,8 @@ class custom_vjp(_Custom):  # JAX's name
             *captured,
             *leaves,
             program=program,
-            forward=calls.Rule(forward),
-            backward=calls.Rule(backward),
+            forward=_later(forward, captured),
+            backward=_later(backward, captured),
             captured=len(captured),
         )
         return tree.unflatten(out_tree, results)
@@ -297,9 +344,9 @@ class custom_jvp(_Custom):  # JAX's name
             *static, primals, tangents = values
             result = self(*self._all_arguments(static, primals))
             total = zeros(result)
-            for partial, tangent in zip(rules, tangents, strict=True):
-                if partial is not None:
-                    total = pointwise.add(total, partial(tangent, result, *static, *primals))
+            for own, tangent in zip(rules, tangents, strict=True):
+                if own is not None:
+                    total = pointwise.add(total, own(tangent, result, *static, *primals))
             return result, total
 
         self._rule = rule
@@ -312,7 +359,7 @@ class custom_jvp(_Custom):  # JAX's name
         rule = self._rule
         if rule is None:
             raise GradientError("custom_jvp", "there is no derivative", got=repr(self._fun), hint="f.defjvp(rule)")
-        leaves, structure, program, captured, out_tree = self._traced(static, others)
+        leaves, structure, program, captured, out_tree = self._traced(static, others, [rule])
         avals = program.out_avals
 
         def flat(*values: Any) -> list:
@@ -331,6 +378,6 @@ class custom_jvp(_Custom):  # JAX's name
             return [*parts[0], *(_checked_tangent("custom_jvp", *p) for p in zip(parts[1], avals, strict=True))]
 
         results = calls.custom_jvp_call(
-            *captured, *leaves, program=program, rule=calls.Rule(flat), captured=len(captured)
+            *captured, *leaves, program=program, rule=_later(flat, captured), captured=len(captured)
         )
         return tree.unflatten(out_tree, results)

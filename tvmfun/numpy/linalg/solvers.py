@@ -114,7 +114,7 @@ def _with_tangent(name: str, value: Callable, moved: Callable, *operands: Array)
     if not is_tracing():
         return value(*operands)
     program, captured = control.closed(value, [operand.aval for operand in operands], name)
-    rule = calls.Rule(moved)
+    rule = calls.Rule(lambda *values: moved(*values[len(captured) :]))
     return calls.custom_jvp_call(*captured, *operands, program=program, rule=rule, captured=len(captured))[0]
 
 
