@@ -116,6 +116,14 @@ def test_eigh(shape, options):
     check(both, symmetric(*shape), derivatives=not options)
 
 
+@pytest.mark.parametrize("diagonal", [(1, 1, 1), (2, 1, 1), (1, 3, 1, 3)], ids=str)
+def test_equal_eigenvalues_stay_in_order(diagonal):
+    values, vectors = np.linalg.eigh(np.diag(np.float64(diagonal)))
+    vectors_of, values_of = linalg.eigh(np.diag(np.float64(diagonal)))
+    np.testing.assert_array_equal(values_of, values)
+    np.testing.assert_array_equal(np.abs(vectors_of), np.abs(vectors))
+
+
 @pytest.mark.quick("2x3x3")
 @pytest.mark.parametrize("shape", [(4, 4), (2, 3, 3), (5, 3), (20, 30), (1, 1), (3, 5), (3, 0)])
 def test_svd(shape):

@@ -15,12 +15,12 @@ from tvmfun.core.op import Op, register
 from tvmfun.ops.linalg.matrices import check_matrix, check_square, halved, matmul, transpose
 from tvmfun.ops.linalg.rotations import Rotations
 from tvmfun.ops.linalg.spectra import (
-    descending,
     each_sorted,
     gaps,
     is_finite,
     largest,
     on_diagonal,
+    stable_order,
     tolerance,
     transposed_product,
 )
@@ -60,11 +60,11 @@ def _eigh(a: ShapeDtype, *, vectors: bool) -> tirx.PrimFunc:
                     else:
                         rotations = Rotations(transposed_product(reflections, n, loops), loops)
                         diagonalize(diagonal, beside, n, tolerance(dtype), rotations)
-                    order = descending(diagonal, n)
+                    order = stable_order(diagonal, n, ascending=True)
                     with T.serial(0, n) as i:
-                        put(values, diagonal[order[n - 1 - i]] * unit.astype(str(diagonal.dtype)), *at, i)
+                        put(values, diagonal[order[i]] * unit.astype(str(diagonal.dtype)), *at, i)
                     if found is not None and rotations is not None:
-                        store = lambda j, i, value: T.buffer_store(found, value, [*at, i, n - 1 - j])
+                        store = lambda j, i, value: T.buffer_store(found, value, [*at, i, j])
                         each_sorted(rotations.rows, order, loops, store)
                 with T.Else(), T.serial(0, n) as i:
                     T.buffer_store(values, number(math.nan, dtype), [*at, i])

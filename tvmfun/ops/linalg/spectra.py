@@ -61,13 +61,14 @@ def is_finite(x: Any, dtype: str) -> Any:
     return tirx.And(tirx.Not(formula.is_nan(x)), x < tirx.infinity(dtype))
 
 
-def descending(values: tirx.Buffer, size: int) -> tirx.Buffer:
-    """The stable order of the values, largest first."""
+def stable_order(values: tirx.Buffer, size: int, ascending: bool) -> tirx.Buffer:
+    """The numbers of the values in their order; equal values stay in theirs."""
+    is_wrong = (lambda x, y: x > y) if ascending else (lambda x, y: x < y)
     order, position = local((size,), "int32"), Values("int32", "i")
     with T.serial(0, size) as i:
         position.i = i
         before = tirx.max(position.i - 1, 0)
-        with T.While(tirx.And(position.i > 0, values[order[before]] < values[i])):
+        with T.While(tirx.And(position.i > 0, is_wrong(values[order[before]], values[i]))):
             T.buffer_store(order, order[before], [position.i])
             position.i = position.i - 1
         T.buffer_store(order, i, [position.i])

@@ -19,7 +19,6 @@ from tvmfun.ops.linalg.matrices import check_matrix, matmul, transpose
 from tvmfun.ops.linalg.reflections import triangularize
 from tvmfun.ops.linalg.rotations import Rotations
 from tvmfun.ops.linalg.spectra import (
-    descending,
     each_sorted,
     gaps,
     is_finite,
@@ -28,6 +27,7 @@ from tvmfun.ops.linalg.spectra import (
     on_diagonal,
     scaled_columns,
     scaled_rows,
+    stable_order,
     transposed_product,
 )
 from tvmfun.ops.linalg.strips import Loops, Strips, local, number, put
@@ -95,7 +95,7 @@ def _svd(a: ShapeDtype, *, full: bool, vectors: bool) -> tirx.PrimFunc:
                         is_negative = diagonal[j] < number(0, str(diagonal.dtype))
                         T.buffer_store(signs, tirx.Select(is_negative, -one, one), [j])
                         T.buffer_store(diagonal, tirx.abs(diagonal[j]), [j])
-                    order = descending(diagonal, n)
+                    order = stable_order(diagonal, n, ascending=False)
                     with T.serial(0, n) as j:
                         put(values, diagonal[order[j]] * unit.astype(str(diagonal.dtype)), *at, j)
                     if turned is not None:
