@@ -466,3 +466,20 @@ def test_loops_of_an_empty_batch():
     np.testing.assert_array_equal(dynamic(some, counts), [1, 1, 2])
     loops = tvmfun.vmap(counted), tvmfun.jit(tvmfun.vmap(counted)), dynamic
     assert all(f(some[:0], counts[:0]).shape == (0,) for f in loops)
+
+
+@pytest.mark.parametrize("size", [3, np.int64(3)], ids=["int", "int64"])
+def test_numbers_that_are_not_differentiated_stay_python_values(size):
+    """A function may ask for the type of a number, or use it as a size."""
+
+    def multiples(count, x):
+        sign = 1 if isinstance(count, int | np.integer) else -1
+        return sign * x**3 * np.arange(count)
+
+    for name in ("jacobian", "jacfwd", "jacrev", "hessian"):
+        expected = getattr(jax, name)(multiples, 1)(size, 0.5)
+        np.testing.assert_allclose(getattr(tvmfun, name)(multiples, 1)(size, 0.5), expected, rtol=1e-6)
+    np.testing.assert_allclose(
+        tvmfun.vmap(multiples, (None, 0))(size, tnp.ones(2)), jax.vmap(multiples, (None, 0))(size, jnp.ones(2)), 1e-6
+    )
+    np.testing.assert_allclose(tvmfun.grad(lambda n, x: multiples(n, x).sum(), 1)(size, 0.5), 9 * 0.5**2)

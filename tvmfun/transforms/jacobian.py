@@ -13,7 +13,7 @@ from tvmfun.core.array import Array
 from tvmfun.core.leaf import abstract
 from tvmfun.errors import GradientError
 from tvmfun.transforms.autodiff import argument_numbers, check_differentiable, jvp, positions, replaced, vjp
-from tvmfun.transforms.staging import as_arrays, staged_with_numbers
+from tvmfun.transforms.staging import as_arrays, staged
 from tvmfun.transforms.vmap import vmap
 from tvmfun.typing import PyTree
 
@@ -129,7 +129,7 @@ def _jacobian(fun: Callable, argnums: int | Sequence[int], has_aux: bool, comput
             return (result, *aux) if has_aux else result
 
         chosen = [as_arrays(args[i]) for i in indices]
-        return staged_with_numbers(of_arrays, replaced(args, indices, chosen), kwargs)
+        return staged(of_arrays, replaced(args, indices, chosen), kwargs)
 
     return jacobian
 

@@ -6,19 +6,21 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
+import numpy as np
+
 from tvmfun import dtypes, tree
 from tvmfun.core import trace as tracing
 from tvmfun.core.array import device_array
 from tvmfun.core.interpreter import is_tracing
 from tvmfun.core.leaf import scalar
-from tvmfun.errors import ConcretizationError
 from tvmfun.typing import PyTree
 
 
 def staged(fun: Callable, *args: PyTree, **kwargs: PyTree) -> PyTree:
     """Calls ``fun`` in the current trace, or traces, compiles and runs it.
 
-    Only arrays are traced; other leaves (flags, names) stay Python values.
+    Only arrays are traced; other leaves (numbers, flags, names) stay Python values, so that ``fun`` may ask for their
+    types and use them as sizes.
     """
     if is_tracing():
         return fun(*args, **kwargs)
@@ -26,23 +28,10 @@ def staged(fun: Callable, *args: PyTree, **kwargs: PyTree) -> PyTree:
     return tracing.trace(of_arrays)(*arrays)(*arrays)
 
 
-def staged_with_numbers(fun: Callable, *args: PyTree) -> PyTree:
-    """Calls ``fun`` as :func:`staged` does, with Python numbers as arrays if it does not need their values.
-
-    Then a different number does not recompile. Within a trace nothing is compiled, and numbers stay as they are.
-    """
-    if is_tracing():
-        return fun(*args)
-    try:
-        return staged(fun, *as_arrays(args))
-    except ConcretizationError:
-        return staged(fun, *args)
-
-
 def over_arrays(fun: Callable, args: Sequence[PyTree], kwargs: dict[str, PyTree]) -> tuple[Callable, list[Any]]:
     """``fun`` as a function of the arrays among its arguments' leaves, with other leaves fixed, and the arrays."""
     leaves, structure = tree.flatten((tuple(args), kwargs))
-    indices = [i for i, leaf in enumerate(leaves) if hasattr(leaf, "shape") and hasattr(leaf, "dtype")]
+    indices = [i for i, leaf in enumerate(leaves) if is_array(leaf)]
 
     @wraps(fun)
     def of_arrays(*arrays: Any) -> PyTree:
@@ -53,6 +42,11 @@ def over_arrays(fun: Callable, args: Sequence[PyTree], kwargs: dict[str, PyTree]
         return fun(*args, **kwargs)
 
     return of_arrays, [leaves[i] for i in indices]
+
+
+def is_array(leaf: Any) -> bool:
+    """Whether a leaf is an array or a float of NumPy, and not a number that may be a size or a flag."""
+    return hasattr(leaf, "shape") and hasattr(leaf, "dtype") and not isinstance(leaf, np.integer | np.bool_)
 
 
 def as_arrays(values: PyTree) -> PyTree:

@@ -13,7 +13,7 @@ from tvmfun.core.derivative import trace_leaves
 from tvmfun.core.leaf import abstract
 from tvmfun.core.trace import named_axis
 from tvmfun.errors import ArgumentError, BatchingError, TreeError
-from tvmfun.transforms.staging import staged_with_numbers
+from tvmfun.transforms.staging import is_array, staged
 from tvmfun.typing import PyTree
 
 
@@ -66,7 +66,7 @@ def vmap(
             ]
             paths = [path for path, _ in tree.flatten_with_path((args, kwargs))[0]]
             # Numbers, strings and functions that are the same for all examples stay Python values.
-            traced = [i for i, leaf in enumerate(leaves) if axes[i] is not None or hasattr(leaf, "dtype")]
+            traced = [i for i, leaf in enumerate(leaves) if axes[i] is not None or is_array(leaf)]
             every, leaves = leaves, [leaves[i] for i in traced]
             axes, paths = [axes[i] for i in traced], [paths[i] for i in traced]
             avals = [abstract(leaf, name) for leaf in leaves]
@@ -92,7 +92,7 @@ def vmap(
             moved = [_move_batch_axis(*item, size) for item in zip(outputs, is_batched, positions, strict=True)]
             return tree.unflatten(program.out_tree, moved)
 
-        return staged_with_numbers(of_arrays, args, kwargs)
+        return staged(of_arrays, args, kwargs)
 
     return mapped
 
