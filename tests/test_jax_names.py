@@ -17,7 +17,6 @@ import tvmfun.numpy as tnp
 from tvmfun import tree, tree_util
 from tvmfun.errors import (
     ArgumentError,
-    ConcretizationError,
     DtypeError,
     GradientError,
     ShapeError,
@@ -294,11 +293,21 @@ def test_values_while_tracing():
         with tvmfun.ensure_compile_time_eval():
             assert float(tnp.sin(tnp.asarray(0.5)) * 2) > 0.9
             assert tvmfun.jit(lambda y: y + 1)(tnp.ones(2)).tolist() == [2.0, 2.0]
-            with pytest.raises(ConcretizationError):
-                _ = x + 1
-        return x + 1
+            known = [tvmfun.grad(lambda y: y**3)(2.0), tvmfun.vmap(tnp.sin)(tnp.zeros(2))[1], tvmfun.nn.relu(-1.0)]
+            known.append(tvmfun.lax.fori_loop(0, 3, lambda i, s: s + i, 1.0))
+            known.append(
+                tvmfun.lax.cond(tnp.array(True), lambda: tvmfun.random.normal(tvmfun.random.key(0)) * 0, lambda: 1.0)
+            )
+            assert list(map(float, known)) == [12.0, 0.0, 0.0, 4.0, 0.0]
+            with tvmfun.ensure_compile_time_eval():
+                positive = x > known[2]
+            slope = tvmfun.grad(lambda x: tvmfun.lax.scan(lambda c, _: (c * x, c), 1.0, length=2)[0])(x)
+            y = tvmfun.jit(lambda x: tvmfun.nn.relu(x))(x)
+        return tnp.where(positive, y + slope, 0)
 
-    assert float(shifted(1.0)) == 2.0 and float(tvmfun.grad(shifted)(1.0)) == 1.0
+    assert float(shifted(1.0)) == 3.0 and float(tvmfun.grad(shifted)(1.0)) == 3.0
+    np.testing.assert_array_equal(tvmfun.vmap(shifted)(tnp.array([1.0, -1.0])), [3, 0])
+    np.testing.assert_array_equal(tvmfun.jit(tvmfun.vmap(tvmfun.grad(shifted)))(tnp.array([1.0, -1.0])), [3, 0])
 
 
 def test_options_without_effect():

@@ -148,3 +148,11 @@ def test_same_program_is_compared_once(monkeypatch):
     for again in (program, program, tvmfun.trace(lambda w: w * 2.0 + 0.5)(W)):
         assert numbers.separated(again) == (again, [])
     assert len(compared) == 1
+
+
+def test_an_array_in_the_place_of_a_number():
+    """The two Programs have the same text once their numbers are inputs."""
+    x = np.array([1.5, -1.0], "float32")
+    for factor in (tnp.asarray(3.0), 2.5, tnp.asarray(4.0), 3.5, 2.5):
+        got = tvmfun.vmap(lambda x, factor=factor: x * factor + 1.5)(x)
+        np.testing.assert_allclose(got, x * np.float32(factor) + 1.5, rtol=1e-6)

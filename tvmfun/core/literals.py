@@ -64,8 +64,9 @@ class ChangingNumbers:
     def __init__(self, kept: int = 1024) -> None:
         self.kept = kept
         self._lock = Lock()
-        # By Programs without their numbers: the numbers of the first one, and which have differed since.
-        self._first: OrderedDict[bytes, tuple[list[Hashable], frozenset[int]]] = OrderedDict()
+        # By Programs without their numbers, and how many these are, since the text of a number that became an input is
+        # that of a captured array: the numbers of the first one, and which have differed since.
+        self._first: OrderedDict[tuple[bytes, int], tuple[list[Hashable], frozenset[int]]] = OrderedDict()
         # By Programs: the numbers that had changed when it was met first.
         self._changed: OrderedDict[bytes, frozenset[int]] = OrderedDict()
 
@@ -94,7 +95,7 @@ class ChangingNumbers:
 
     def _compare(self, key: bytes, program: Program, values: list[np.generic]) -> frozenset[int]:
         """Which numbers have changed between the first Program of this form and any later one."""
-        form = _digest(literals_as_inputs(program, range(len(values))))
+        form = _digest(literals_as_inputs(program, range(len(values)))), len(values)
         exact = list(map(exact_key, values))
         with self._lock:
             first, changed = self._first.setdefault(form, (exact, frozenset()))
@@ -102,9 +103,10 @@ class ChangingNumbers:
             self._first[form] = first, changed
             self._changed[key] = changed
             self._first.move_to_end(form)
-            for known in (self._first, self._changed):
-                if len(known) > self.kept:
-                    known.popitem(last=False)
+            if len(self._first) > self.kept:
+                self._first.popitem(last=False)
+            if len(self._changed) > self.kept:
+                self._changed.popitem(last=False)
         return changed
 
 

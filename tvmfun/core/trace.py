@@ -17,7 +17,7 @@ import numpy as np
 from tvmfun import dtypes, tree
 from tvmfun.core import dims
 from tvmfun.core.array import Array, DeviceArray, ShapeDtype, device_array, foreign_array
-from tvmfun.core.interpreter import EVALUATOR, STACK, interpreted_by
+from tvmfun.core.interpreter import EVALUATOR, STACK, Interpreter, interpreted_by
 from tvmfun.core.leaf import abstract, abstract_leaves, scalar
 from tvmfun.core.op import REGISTRY, Op
 from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
@@ -91,9 +91,12 @@ def _no_data(value: Tracer, what: str) -> ConcretizationError:
     )
 
 
-def traced_number(value: ArrayLike) -> Tracer:
+def traced_number(value: ArrayLike) -> Array:
     """A Python number as a value of the current trace: its dtype is weak, and it needs no equation."""
-    return Tracer(STACK.interpreters[-1], Literal(scalar(value)))
+    interpreter = STACK.interpreters[-1]
+    if isinstance(interpreter, _KnownValues):
+        return device_array(scalar(value), weak=True)
+    return Tracer(interpreter, Literal(scalar(value)))
 
 
 class Trace:
@@ -299,14 +302,29 @@ def axis_size(name: str, where: str) -> Any:
     return _STATE.axes[name]
 
 
+class _KnownValues:
+    """The interpreter that evaluates what has data, while a function is being traced, and traces the rest."""
+
+    def __init__(self, trace: Interpreter) -> None:
+        self.trace = trace
+
+    def apply(self, op: Op, args: tuple, params: dict) -> Any:
+        """Runs the op, or adds it to the trace if an argument is being traced."""
+        return self._interpreter(args).apply(op, args, params)
+
+    def run(self, program: Program, leaves: list) -> list:
+        """Runs the Program, or adds it to the trace if an argument or a captured value is being traced."""
+        return self._interpreter([*program.captured, *leaves]).run(program, leaves)
+
+    def _interpreter(self, values: Iterable[Any]) -> Interpreter:
+        return self.trace if any(isinstance(value, Tracer) for value in values) else EVALUATOR
+
+
 @contextmanager
 def ensure_compile_time_eval() -> Iterator[None]:
     """A context in which ops compute their results at once, even while a function is being traced.
 
-    Their arguments must have data: they may not be values that are being traced.
-
-    Raises:
-        ConcretizationError: raised by an op in the context whose argument is being traced.
+    Ops with an argument that is being traced are traced as they are outside of the context.
 
     Source: ``jax.ensure_compile_time_eval``.
 
@@ -320,7 +338,8 @@ def ensure_compile_time_eval() -> Iterator[None]:
     >>> round(float(shifted(1.0)), 4)
     1.4794
     """
-    with interpreted_by(EVALUATOR):
+    interpreter = STACK.interpreters[-1]
+    with interpreted_by(EVALUATOR if interpreter is EVALUATOR else _KnownValues(interpreter)):
         yield
 
 
