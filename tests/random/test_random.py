@@ -247,8 +247,35 @@ def test_randint_of_all_integers(keys):
     assert random.randint(keys[0], (), 0, 10).shape == ()
     with pytest.raises(DtypeError, match=r"^\[randint\] the dtype must be an integer"):
         random.randint(keys[0], (2,), 0, 5, "float32")
-    with pytest.raises(DtypeError, match=r"^\[randint\] the bounds must be integers"):
-        random.randint(keys[0], (2,), 0, 5.5)
+    with pytest.raises(DtypeError, match=r"^\[randint\] the bounds must be numbers"):
+        random.randint(keys[0], (2,), 0, np.ones(2, bool))
+
+
+def test_randint_between_floats(keys, jax):
+    for low, high in [(0.0, 5.0), (-2.7, 5.9), (np.array([0.0, 1.0, 2.0], "float32"), 7), (0, np.float32(1e20))]:
+        same(random.randint(keys[0], (3,), low, high), jax.random.randint(keys[1], (3,), low, high, "int32"))
+
+
+def test_a_dtype_of_none_is_the_usual_one(keys):
+    """As in JAX, which computes with 32 bits unless told otherwise."""
+    one = np.float32(1.5)
+    takes = {
+        "float32": {
+            "normal": (), "uniform": (), "gumbel": (), "exponential": (), "laplace": (), "logistic": (), "cauchy": (),
+            "maxwell": (), "truncated_normal": (-1.0, 1.0), "gamma": (one,), "loggamma": (one,), "beta": (one, one),
+            "dirichlet": (np.ones(3, "float32"),), "t": (one,), "pareto": (one,), "rayleigh": (one,), "wald": (one,),
+            "chisquare": (one,), "f": (one, one), "lognormal": (one,), "weibull_min": (one, one),
+            "double_sided_maxwell": (one, one), "generalized_normal": (one,), "triangular": (0.0, 0.5, 1.0),
+            "binomial": (5, 0.5), "ball": (3,), "orthogonal": (3,),
+        },
+        "int32": {"rademacher": (), "poisson": (one,), "geometric": (0.5,)},
+        "uint32": {"bits": ()},
+    }  # fmt: skip
+    for dtype, functions in takes.items():
+        for name, args in functions.items():
+            assert getattr(random, name)(keys[0], *args, dtype=None).dtype == dtype, name
+    assert random.randint(keys[0], (3,), 0, 5, dtype=None).dtype == "int32"
+    assert random.multinomial(keys[0], 5, np.ones(3) / 3, dtype=None).dtype == "float32"
 
 
 @pytest.mark.quick("10")
@@ -333,8 +360,7 @@ def test_randint_between_arrays(dtype, keys, jax):
     )
     with pytest.raises(ShapeError, match="broadcast"):
         random.randint(key, (3,), low, high)
-    with pytest.raises(DtypeError, match="bounds must be integers"):
-        random.randint(key, (5,), np.zeros(5), high)
+    same(random.randint(key, (20, 5), low + 0.0, high + 0.5, dtype), expected)
 
 
 @pytest.mark.quick("0")

@@ -20,7 +20,7 @@ from tvmfun.random.uniforms import MANTISSA, bits_of, float_request, uniform, un
 from tvmfun.typing import ArrayLike, DTypeLike, Key
 
 
-def gumbel(key: Key, shape: Shape = (), dtype: DTypeLike = "float32", mode: str | None = None) -> Array:
+def gumbel(key: Key, shape: Shape = (), dtype: DTypeLike | None = "float32", mode: str | None = None) -> Array:
     r"""Returns floats of the standard Gumbel distribution, :math:`-\ln(-\ln u)` with :math:`u` uniform.
 
     Args:
@@ -62,7 +62,7 @@ def _gumbel(key: Array, *, shape: tuple, dtype: np.dtype, mode: str) -> Array:
     return -tnp.log(-tnp.log1p(-x))
 
 
-def exponential(key: Key, shape: Shape = (), dtype: DTypeLike = "float32") -> Array:
+def exponential(key: Key, shape: Shape = (), dtype: DTypeLike | None = "float32") -> Array:
     r"""Returns floats of the exponential distribution with density :math:`e^{-x}`, :math:`-\ln(1 - u)`.
 
     >>> from tvmfun import random
@@ -79,7 +79,7 @@ def exponential_of(key: Array, *, shape: tuple, dtype: np.dtype) -> Array:
     return -tnp.log1p(-uniform_of(key, dtype.type(0), dtype.type(1), shape=shape, dtype=dtype))
 
 
-def laplace(key: Key, shape: Shape = (), dtype: DTypeLike = "float32") -> Array:
+def laplace(key: Key, shape: Shape = (), dtype: DTypeLike | None = "float32") -> Array:
     r"""Returns floats of the Laplace distribution with density :math:`e^{-|x|} / 2`.
 
     >>> from tvmfun import random
@@ -96,7 +96,7 @@ def _laplace(key: Array, *, shape: tuple, dtype: np.dtype) -> Array:
     return tnp.sign(u) * tnp.log1p(-tnp.abs(u))
 
 
-def logistic(key: Key, shape: Shape = (), dtype: DTypeLike = "float32") -> Array:
+def logistic(key: Key, shape: Shape = (), dtype: DTypeLike | None = "float32") -> Array:
     r"""Returns floats of the logistic distribution, :math:`\ln \frac{u}{1 - u}` with :math:`u` uniform.
 
     >>> from tvmfun import random
@@ -113,7 +113,7 @@ def _logistic(key: Array, *, shape: tuple, dtype: np.dtype) -> Array:
     return tnp.log(u) - tnp.log1p(-u)
 
 
-def cauchy(key: Key, shape: Shape = (), dtype: DTypeLike = "float32") -> Array:
+def cauchy(key: Key, shape: Shape = (), dtype: DTypeLike | None = "float32") -> Array:
     r"""Returns floats of the Cauchy distribution with density :math:`\frac{1}{\pi (1 + x^2)}`.
 
     >>> from tvmfun import random
@@ -130,7 +130,7 @@ def _cauchy(key: Array, *, shape: tuple, dtype: np.dtype) -> Array:
     return tnp.tan(math.pi * (u - 0.5))
 
 
-def pareto(key: Key, b: ArrayLike, shape: Shape | None = None, dtype: DTypeLike = "float32") -> Array:
+def pareto(key: Key, b: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = "float32") -> Array:
     r"""Returns floats of the Pareto distribution with density :math:`b x^{-b - 1}` from 1.
 
     Args:
@@ -147,7 +147,7 @@ def pareto(key: Key, b: ArrayLike, shape: Shape | None = None, dtype: DTypeLike 
     return tnp.exp(exponential(key, sizes, dtype) / b)
 
 
-def rayleigh(key: Key, scale: ArrayLike, shape: Shape | None = None, dtype: DTypeLike = "float32") -> Array:
+def rayleigh(key: Key, scale: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = "float32") -> Array:
     r"""Returns floats of the Rayleigh distribution with density :math:`\frac{x}{s^2} e^{-x^2 / (2 s^2)}` from 0.
 
     Args:
@@ -165,7 +165,7 @@ def rayleigh(key: Key, scale: ArrayLike, shape: Shape | None = None, dtype: DTyp
 
 
 def weibull_min(
-    key: Key, scale: ArrayLike, concentration: ArrayLike, shape: Shape = (), dtype: DTypeLike = "float32"
+    key: Key, scale: ArrayLike, concentration: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = "float32"
 ) -> Array:
     r"""Returns floats of the Weibull distribution with density :math:`c\, x^{c-1} e^{-x^c}` from 0, times a scale.
 
@@ -185,7 +185,7 @@ def weibull_min(
     return (exponential(key, shape, dtype) ** (1.0 / concentration)) * scale
 
 
-def maxwell(key: Key, shape: Shape = (), dtype: DTypeLike = "float32") -> Array:
+def maxwell(key: Key, shape: Shape = (), dtype: DTypeLike | None = "float32") -> Array:
     r"""Returns floats of the Maxwell distribution with density :math:`\sqrt{2 / \pi}\, x^2 e^{-x^2 / 2}` from 0.
 
     >>> from tvmfun import random
@@ -198,7 +198,7 @@ def maxwell(key: Key, shape: Shape = (), dtype: DTypeLike = "float32") -> Array:
 
 
 def double_sided_maxwell(
-    key: Key, loc: ArrayLike, scale: ArrayLike, shape: Shape = (), dtype: DTypeLike = "float32"
+    key: Key, loc: ArrayLike, scale: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = "float32"
 ) -> Array:
     r"""Returns floats of :func:`maxwell` with random signs, times ``scale`` and moved by ``loc``.
 
@@ -220,7 +220,7 @@ def double_sided_maxwell(
     return rademacher(second, sizes, dtype) * maxwell(first, sizes, dtype) * scale + loc
 
 
-def wald(key: Key, mean: ArrayLike, shape: Shape | None = None, dtype: DTypeLike = "float32") -> Array:
+def wald(key: Key, mean: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = "float32") -> Array:
     r"""Returns floats of the inverse Gaussian distribution.
 
     The density is :math:`\frac{1}{\sqrt{2 \pi x^3}} e^{-(x - \mu)^2 / (2 \mu^2 x)}` from 0.
@@ -250,7 +250,7 @@ def triangular(
     mode: ArrayLike,
     right: ArrayLike,
     shape: Shape | None = None,
-    dtype: DTypeLike = "float32",
+    dtype: DTypeLike | None = "float32",
 ) -> Array:
     """Returns floats whose density rises linearly from ``left`` to ``mode`` and falls linearly to ``right``.
 
@@ -273,7 +273,9 @@ def triangular(
     return tnp.where(u < (mode - left) / width, rising, falling)
 
 
-def lognormal(key: Key, sigma: ArrayLike = 1.0, shape: Shape | None = None, dtype: DTypeLike = "float32") -> Array:
+def lognormal(
+    key: Key, sigma: ArrayLike = 1.0, shape: Shape | None = None, dtype: DTypeLike | None = "float32"
+) -> Array:
     r"""Returns :math:`e^{\sigma x}` for :math:`x` of the standard normal distribution.
 
     Args:

@@ -59,7 +59,7 @@ def bernoulli(key: Key, p: ArrayLike = 0.5, shape: Shape | None = None, mode: st
     return result
 
 
-def rademacher(key: Key, shape: Shape = (), dtype: DTypeLike = "int32") -> Array:
+def rademacher(key: Key, shape: Shape = (), dtype: DTypeLike | None = "int32") -> Array:
     """Returns numbers that are 1 or -1, both with probability 1/2.
 
     >>> from tvmfun import random
@@ -68,10 +68,10 @@ def rademacher(key: Key, shape: Shape = (), dtype: DTypeLike = "int32") -> Array
     """
     key = check_key("rademacher", key)
     is_one = bernoulli(key, 0.5, as_shape("rademacher", shape))
-    return tnp.astype(2 * tnp.astype(is_one, "int32") - 1, dtypes.canonical(dtype))
+    return tnp.astype(2 * tnp.astype(is_one, "int32") - 1, dtypes.canonical("int32" if dtype is None else dtype))
 
 
-def geometric(key: Key, p: ArrayLike, shape: Shape | None = None, dtype: DTypeLike = "int32") -> Array:
+def geometric(key: Key, p: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = "int32") -> Array:
     """Returns the number of the first success, from 1, in trials that succeed with probability ``p``.
 
     Args:
@@ -92,7 +92,7 @@ def geometric(key: Key, p: ArrayLike, shape: Shape | None = None, dtype: DTypeLi
     return tnp.astype(tnp.floor(tnp.log(u) / tnp.log1p(-p)) + 1, dtype)
 
 
-def poisson(key: Key, lam: ArrayLike, shape: Shape | None = None, dtype: DTypeLike = "int32") -> Array:
+def poisson(key: Key, lam: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = "int32") -> Array:
     r"""Returns integers :math:`k` with probability :math:`\lambda^k e^{-\lambda} / k!`.
 
     Args:
@@ -161,7 +161,9 @@ def _poisson_by_rejection(key: Array, lam: Array, dtype: np.dtype) -> Array:
     return tnp.astype(lax.while_loop(lambda state: tnp.logical_not(tnp.all(state[2])), step, start)[1], dtype)
 
 
-def binomial(key: Key, n: ArrayLike, p: ArrayLike, shape: Shape | None = None, dtype: DTypeLike = "float32") -> Array:
+def binomial(
+    key: Key, n: ArrayLike, p: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = "float32"
+) -> Array:
     r"""Returns how many of ``n`` trials succeed, each with probability ``p``, as floats.
 
     Args:
@@ -258,7 +260,7 @@ def _binomial_by_rejection(key: Array, n: Array, p: Array, done: Array) -> Array
 
 
 def multinomial(
-    key: Key, n: ArrayLike, p: ArrayLike, *, shape: Shape | None = None, dtype: DTypeLike = "float32"
+    key: Key, n: ArrayLike, p: ArrayLike, *, shape: Shape | None = None, dtype: DTypeLike | None = "float32"
 ) -> Array:
     """Returns how many of ``n`` trials have each outcome, along the last axis.
 
@@ -292,4 +294,4 @@ def multinomial(
         return left - count, count
 
     _, counts = lax.scan(outcome, n, (ratios, split(key, ratios.shape[0])))
-    return tnp.astype(tnp.moveaxis(counts, 0, -1), dtypes.canonical(dtype))
+    return tnp.astype(tnp.moveaxis(counts, 0, -1), dtypes.canonical("float32" if dtype is None else dtype))

@@ -19,7 +19,7 @@ from tvmfun.random.uniforms import float_dtype, uniform_of
 from tvmfun.typing import ArrayLike, DTypeLike, Key
 
 
-def gamma(key: Key, a: ArrayLike, shape: Shape | None = None, dtype: DTypeLike = "float32") -> Array:
+def gamma(key: Key, a: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = "float32") -> Array:
     r"""Returns floats of the gamma distribution with density :math:`\frac{x^{a-1} e^{-x}}{\Gamma(a)}` from 0.
 
     The derivative by ``a`` is that of a sample whose probability to be exceeded is held (implicit reparameterization).
@@ -41,7 +41,7 @@ def gamma(key: Key, a: ArrayLike, shape: Shape | None = None, dtype: DTypeLike =
     return _gamma(key, a, shape=sizes, dtype=dtype, log_space=False)
 
 
-def loggamma(key: Key, a: ArrayLike, shape: Shape | None = None, dtype: DTypeLike = "float32") -> Array:
+def loggamma(key: Key, a: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = "float32") -> Array:
     """Returns logarithms of samples of :func:`gamma`, finite where those would be 0.
 
     Args:
@@ -123,7 +123,9 @@ def _sample(keys: Array, a: Array, dtype: np.dtype, log_space: bool) -> Array:
     return tnp.log(d) + tnp.log(volume) + boost
 
 
-def beta(key: Key, a: ArrayLike, b: ArrayLike, shape: Shape | None = None, dtype: DTypeLike = "float32") -> Array:
+def beta(
+    key: Key, a: ArrayLike, b: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = "float32"
+) -> Array:
     r"""Returns floats of the beta distribution, with density proportional to :math:`x^{a-1} (1 - x)^{b-1}` in [0, 1].
 
     Args:
@@ -145,7 +147,7 @@ def beta(key: Key, a: ArrayLike, b: ArrayLike, shape: Shape | None = None, dtype
     return x / (x + y)
 
 
-def dirichlet(key: Key, alpha: ArrayLike, shape: Shape | None = None, dtype: DTypeLike = "float32") -> Array:
+def dirichlet(key: Key, alpha: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = "float32") -> Array:
     r"""Returns vectors of positive numbers with the sum 1, of density proportional to :math:`\prod x_i^{\alpha_i - 1}`.
 
     Args:
@@ -172,7 +174,7 @@ def dirichlet(key: Key, alpha: ArrayLike, shape: Shape | None = None, dtype: DTy
     return x / tnp.sum(x, axis=-1, keepdims=True)
 
 
-def t(key: Key, df: ArrayLike, shape: Shape | None = None, dtype: DTypeLike = "float32") -> Array:
+def t(key: Key, df: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = "float32") -> Array:
     """Returns floats of Student's t-distribution.
 
     Args:
@@ -190,7 +192,7 @@ def t(key: Key, df: ArrayLike, shape: Shape | None = None, dtype: DTypeLike = "f
     return normal(first, sizes, dtype) * tnp.sqrt(df / 2 / gamma(second, df / 2, sizes, dtype))
 
 
-def chisquare(key: Key, df: ArrayLike, shape: Shape | None = None, dtype: DTypeLike = "float32") -> Array:
+def chisquare(key: Key, df: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = "float32") -> Array:
     """Returns floats of the chi-squared distribution.
 
     Args:
@@ -207,7 +209,9 @@ def chisquare(key: Key, df: ArrayLike, shape: Shape | None = None, dtype: DTypeL
     return tnp.exp(loggamma(key, df / 2, sizes, dtype)) * 2
 
 
-def f(key: Key, dfnum: ArrayLike, dfden: ArrayLike, shape: Shape | None = None, dtype: DTypeLike = "float32") -> Array:
+def f(
+    key: Key, dfnum: ArrayLike, dfden: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = "float32"
+) -> Array:
     """Returns floats of the F-distribution: quotients of two chi-squared numbers, each over its degrees of freedom.
 
     Args:
@@ -226,7 +230,7 @@ def f(key: Key, dfnum: ArrayLike, dfden: ArrayLike, shape: Shape | None = None, 
     return chisquare(second, dfnum, sizes, dtype) / dfnum / (chisquare(first, dfden, sizes, dtype) / dfden)
 
 
-def generalized_normal(key: Key, p: ArrayLike, shape: Shape = (), dtype: DTypeLike = "float32") -> Array:
+def generalized_normal(key: Key, p: ArrayLike, shape: Shape = (), dtype: DTypeLike | None = "float32") -> Array:
     r"""Returns floats with density proportional to :math:`e^{-|x|^p}`.
 
     Args:

@@ -63,7 +63,7 @@ def multivariate_normal(
     return mean + tnp.matvec(factor, normal(key, (*sizes, mean.shape[-1]), dtype))
 
 
-def orthogonal(key: Key, n: int, shape: Shape = (), dtype: DTypeLike = "float32", m: int | None = None) -> Array:
+def orthogonal(key: Key, n: int, shape: Shape = (), dtype: DTypeLike | None = "float32", m: int | None = None) -> Array:
     """Returns uniformly distributed matrices with orthonormal columns, or orthonormal rows if there are fewer rows.
 
     Args:
@@ -86,7 +86,7 @@ def orthogonal(key: Key, n: int, shape: Shape = (), dtype: DTypeLike = "float32"
     return tnp.matrix_transpose(q) if rows < columns else q
 
 
-def ball(key: Key, d: int, p: Scalar = 2, shape: Shape = (), dtype: DTypeLike = "float32") -> Array:
+def ball(key: Key, d: int, p: Scalar = 2, shape: Shape = (), dtype: DTypeLike | None = "float32") -> Array:
     r"""Returns vectors uniform in the unit ball, :math:`\sum_i |x_i|^p \le 1`.
 
     Args:

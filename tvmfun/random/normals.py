@@ -17,7 +17,7 @@ from tvmfun.random.uniforms import bound, float_dtype, float_request, rounded, u
 from tvmfun.typing import ArrayLike, DTypeLike, Key
 
 
-def normal(key: Key, shape: Shape = (), dtype: DTypeLike = "float32") -> Array:
+def normal(key: Key, shape: Shape = (), dtype: DTypeLike | None = "float32") -> Array:
     r"""Returns floats of the standard normal distribution, :math:`\sqrt 2 \operatorname{erf}^{-1}(u)`.
 
     >>> from tvmfun import random
@@ -41,7 +41,7 @@ def normal_of(uniform: Array) -> Array:
 
 
 def truncated_normal(
-    key: Key, lower: ArrayLike, upper: ArrayLike, shape: Shape | None = None, dtype: DTypeLike = "float32"
+    key: Key, lower: ArrayLike, upper: ArrayLike, shape: Shape | None = None, dtype: DTypeLike | None = "float32"
 ) -> Array:
     r"""Returns floats of the standard normal distribution within the open interval from ``lower`` to ``upper``.
 

@@ -40,7 +40,7 @@ def common_shape(name: str, shape: Shape | None, *shapes: tuple) -> tuple:
 
 
 def prepared(
-    name: str, key: Key, dtype: DTypeLike, shape: Shape | None, *values: ArrayLike
+    name: str, key: Key, dtype: DTypeLike | None, shape: Shape | None, *values: ArrayLike
 ) -> tuple[Array, np.dtype, tuple, list[Array]]:
     """The checked key, the dtype and shape of the samples, and the parameters repeated to that shape."""
     key, dtype = check_key(name, key), float_dtype(name, dtype)
@@ -49,13 +49,13 @@ def prepared(
     return key, dtype, sizes, [tnp.broadcast_to(x, sizes) for x in arrays]
 
 
-def integer_dtype(name: str, dtype: DTypeLike) -> np.dtype:
-    """An integer dtype.
+def integer_dtype(name: str, dtype: DTypeLike | None) -> np.dtype:
+    """An integer dtype; None is int32.
 
     Raises:
         DtypeError: for others.
     """
-    dtype = dtypes.canonical(dtype)
+    dtype = dtypes.canonical("int32" if dtype is None else dtype)
     if not dtypes.is_integer(dtype):
         raise DtypeError(name, "the dtype must be an integer", got=dtypes.NAMES[dtype])
     return dtype

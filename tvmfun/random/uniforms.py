@@ -20,7 +20,7 @@ from tvmfun.typing import ArrayLike, DTypeLike, Key
 UINTS = {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}
 
 
-def bits(key: Key, shape: Shape = (), dtype: DTypeLike = "uint32") -> Array:
+def bits(key: Key, shape: Shape = (), dtype: DTypeLike | None = "uint32") -> Array:
     """Returns uniform random bits as unsigned integers of 8, 16, 32 or 64 bits.
 
     >>> from tvmfun import random
@@ -28,7 +28,7 @@ def bits(key: Key, shape: Shape = (), dtype: DTypeLike = "uint32") -> Array:
     Array([167, 146], dtype=uint8)
     """
     key = check_key("bits", key)
-    dtype = dtypes.canonical(dtype)
+    dtype = dtypes.canonical("uint32" if dtype is None else dtype)
     if dtype not in dtypes.UNSIGNED:
         raise DtypeError("bits", "the dtype must be an unsigned integer", got=dtypes.NAMES[dtype])
     return _bits(key, shape=as_shape("bits", shape), dtype=dtype)
@@ -48,19 +48,21 @@ def bits_of(key: Array, shape: tuple[int, ...], dtype: np.dtype) -> Array:
     return tnp.astype(blocks(key, shape, "xor"), dtype)
 
 
-def float_dtype(name: str, dtype: DTypeLike) -> np.dtype:
-    """A float dtype.
+def float_dtype(name: str, dtype: DTypeLike | None) -> np.dtype:
+    """A float dtype; None is float32.
 
     Raises:
         DtypeError: for others.
     """
-    dtype = dtypes.canonical(dtype)
+    dtype = dtypes.canonical("float32" if dtype is None else dtype)
     if not dtypes.is_float(dtype):
         raise DtypeError(name, "the dtype must be a float", got=dtypes.NAMES[dtype])
     return dtype
 
 
-def float_request(name: str, key: Key, shape: Shape, dtype: DTypeLike) -> tuple[Array, tuple[int, ...], np.dtype]:
+def float_request(
+    name: str, key: Key, shape: Shape, dtype: DTypeLike | None
+) -> tuple[Array, tuple[int, ...], np.dtype]:
     """The checked key, shape and float dtype that a function ``name`` was called with."""
     return check_key(name, key), as_shape(name, shape), float_dtype(name, dtype)
 
@@ -70,7 +72,7 @@ MANTISSA = {dtypes.bfloat16: 7, dtypes.float16: 10, dtypes.float32: 23, dtypes.f
 
 
 def uniform(
-    key: Key, shape: Shape = (), dtype: DTypeLike = "float32", minval: ArrayLike = 0.0, maxval: ArrayLike = 1.0
+    key: Key, shape: Shape = (), dtype: DTypeLike | None = "float32", minval: ArrayLike = 0.0, maxval: ArrayLike = 1.0
 ) -> Array:
     r"""Returns floats uniform in :math:`[\text{minval}, \text{maxval})`.
 
@@ -122,19 +124,19 @@ def bound(name: str, value: Any, dtype: np.dtype) -> Any:
     return rounded(tnp.astype(value, dtype)) if is_array else dtype.type(value)
 
 
-def randint(key: Key, shape: Shape, minval: ArrayLike, maxval: ArrayLike, dtype: DTypeLike = "int32") -> Array:
+def randint(key: Key, shape: Shape, minval: ArrayLike, maxval: ArrayLike, dtype: DTypeLike | None = "int32") -> Array:
     """Returns integers uniform in ``[minval, maxval)``, or ``minval`` if there are none.
 
     Args:
         key: the key.
         shape: of the result.
-        minval: the lower bound, an integer or an array of them that broadcasts to ``shape``; as the upper one, moved
-            into the range of ``dtype``.
+        minval: the lower bound, a number or an array of them that broadcasts to ``shape``; as the upper one, rounded
+            towards 0 and moved into the range of ``dtype``.
         maxval: the upper bound, likewise; one more than the largest integer means all of them.
         dtype: of the result, an integer.
 
     Raises:
-        DtypeError: if the dtype or the bounds are not integers.
+        DtypeError: if the dtype is not an integer, or the bounds are not numbers.
         ShapeError: if the bounds do not broadcast to the shape.
 
     >>> from tvmfun import random
@@ -142,15 +144,12 @@ def randint(key: Key, shape: Shape, minval: ArrayLike, maxval: ArrayLike, dtype:
     Array([9, 0, 2, 3], dtype=int32)
     """
     key = check_key("randint", key)
-    dtype = dtypes.canonical(dtype)
+    dtype = dtypes.canonical("int32" if dtype is None else dtype)
     if not dtypes.is_integer(dtype):
         raise DtypeError("randint", "the dtype must be an integer", got=dtypes.NAMES[dtype])
     if not (isinstance(minval, int | np.integer) and isinstance(maxval, int | np.integer)):
-        for bound in (minval, maxval):
-            aval = abstract(bound, "randint", "a bound", hint="integers")
-            if not dtypes.is_integer(aval.dtype):
-                raise DtypeError("randint", "the bounds must be integers", got=repr(aval))
-        return _randint_between(key, as_shape("randint", shape), tnp.asarray(minval), tnp.asarray(maxval), dtype)
+        low, high = (_integer_bound(bound) for bound in (minval, maxval))
+        return _randint_between(key, as_shape("randint", shape), low, high, dtype)
     low, high = int(minval), int(maxval)
     limits = np.iinfo(dtype)
     least, most = int(limits.min), int(limits.max)
@@ -176,6 +175,15 @@ def randint(key: Key, shape: Shape, minval: ArrayLike, maxval: ArrayLike, dtype:
     # An offset may exceed the signed range: flipping its sign bit subtracts 2**(width - 1), which is added to `low`.
     half = 1 << (width - 1)
     return tnp.astype(tnp.add(tnp.astype(tnp.bitwise_xor(offset, half), signed), low + half), dtype)
+
+
+def _integer_bound(bound: ArrayLike) -> Array:
+    aval = abstract(bound, "randint", "a bound", hint="numbers")
+    if dtypes.is_float(aval.dtype):
+        return tnp.astype(tnp.asarray(bound), "int64")
+    if not dtypes.is_integer(aval.dtype):
+        raise DtypeError("randint", "the bounds must be numbers", got=repr(aval))
+    return tnp.asarray(bound)
 
 
 def _randint_between(key: Array, shape: tuple, low: Array, high: Array, dtype: np.dtype) -> Array:
