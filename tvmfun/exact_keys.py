@@ -37,6 +37,22 @@ class StaticData:
         return repr(self.value)
 
 
+class StaticSnapshot(StaticData):
+    """Static data that may change, such as a list: compared by what they were when the structure was made."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, value: Any) -> None:
+        super().__init__(value)
+        self.key = exact_key(value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StaticSnapshot) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
 def exact_key(value: Any) -> Hashable:
     """Returns a key that is equal for equal values of one type whose zeros have one sign.
 
@@ -50,7 +66,7 @@ def exact_key(value: Any) -> Hashable:
     if kind in _PLAIN:
         return kind, value
     if isinstance(value, StaticData):
-        return exact_key(value.value)
+        return value.key if isinstance(value, StaticSnapshot) else exact_key(value.value)
     if isinstance(value, np.generic):
         return kind, value.dtype, value.tobytes()
     comparison = kind.__eq__

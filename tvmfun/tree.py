@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeAlias, TypeVar, overload
 
 import optree
@@ -22,6 +22,7 @@ from optree import PyTreeSpec as Structure
 
 from tvmfun.boundary import publish
 from tvmfun.errors import ArgumentError, TreeError
+from tvmfun.exact_keys import StaticSnapshot
 from tvmfun.key_paths import OwnKeyEntry, key_path, keystr
 from tvmfun.names import missing as _missing
 from tvmfun.tree_difference import first_difference, path_text
@@ -364,8 +365,8 @@ def register_dataclass(
     """Makes a dataclass a container whose children are its fields; works as a decorator, too.
 
     Unflattening calls neither ``__init__`` nor ``__post_init__``. Static fields belong to the structure: they are
-    compared with ``==`` and must be hashable. A compiled function tells apart values that are equal but compute
-    something else, such as 2 and 2.0.
+    compared with ``==``, and must not hold arrays. A compiled function tells apart values that are equal but compute
+    something else, such as 2 and 2.0, and sees that a list or dictionary has changed.
 
     Args:
         cls: a dataclass.
@@ -418,17 +419,7 @@ def register_dataclass(
     defaults = [(name, fields[name]) for name in drop_fields]
 
     def flatten_node(node: Any) -> tuple[list, tuple, tuple]:
-        metadata = tuple([(name, getattr(node, name)) for name in static])
-        for name, value in metadata:
-            try:
-                hash(value)
-            except TypeError:
-                raise ArgumentError(
-                    cls.__qualname__,
-                    f"the static field {name!r} must be hashable",
-                    got=type(value).__name__,
-                    hint="a tuple for a list, or a field that is not static for an array",
-                ) from None
+        metadata = tuple([(name, _static(cls, name, getattr(node, name))) for name in static])
         return [getattr(node, name) for name in children], metadata, children
 
     numbered, assign = tuple(enumerate(children)), object.__setattr__
@@ -439,7 +430,7 @@ def register_dataclass(
         for i, name in numbered:
             assign(node, name, values[i])
         for name, value in metadata:
-            assign(node, name, value)
+            assign(node, name, value.value if isinstance(value, StaticSnapshot) else value)
         for name, field in defaults:
             if field.default is not dataclasses.MISSING:
                 assign(node, name, field.default)
@@ -453,6 +444,23 @@ def register_dataclass(
         raise ArgumentError(where, "a class can be registered only once", got=cls.__qualname__) from None
     dataclass_fields[cls] = (children, tuple(static))
     return cls
+
+
+def _static(cls: type, name: str, value: Any) -> Hashable:
+    """The value of a static field, or a snapshot of one that may change."""
+    try:
+        hash(value)
+    except TypeError:
+        arrays = [leaf for leaf in leaves(value) if hasattr(leaf, "shape")]
+        if arrays:
+            raise ArgumentError(
+                cls.__qualname__,
+                f"the static field {name!r} must not hold arrays",
+                got=type(arrays[0]).__name__,
+                hint="a field that is not static",
+            ) from None
+        return StaticSnapshot(value)
+    return value
 
 
 def check_same_structure(
