@@ -75,7 +75,6 @@ def test_static_arguments():
     np.testing.assert_array_equal(f(X, "sum"), X.sum(0))
     np.testing.assert_array_equal(f(X, "max", axis=1), X.max(1))
     np.testing.assert_array_equal(f(X, mode="max", axis=1), X.max(1))
-    np.testing.assert_array_equal(f(X, "max", 1), X.max(1))
     with pytest.raises(errors.ArgumentError, match=r"static argument 1 must be hashable, got list"):
         f(X, ["sum"])
 
@@ -521,6 +520,17 @@ def test_all_cpus_are_used():
 def test_places_of_static_arguments(places):
     f = tvmfun.jit(lambda x, n=2: x * n, static_argnums=places, static_argnames=None)
     assert float(f(3.0, 4)) == 12
+
+
+def test_names_beside_positions_are_for_arguments_by_name():
+    jax = pytest.importorskip("jax")
+    f = lambda scale, a, b=None: (a + 1 if b is None else a + b) * scale
+    for m in (tvmfun, jax):
+        jitted = m.jit(f, static_argnums=0, static_argnames="b")
+        np.testing.assert_array_equal(jitted(2, np.ones(2), np.ones(2)), [4, 4])  # an array, by position
+        np.testing.assert_array_equal(jitted(2, np.ones(2), b=3), [8, 8])
+        np.testing.assert_array_equal(m.jit(f, static_argnames="b")(2, np.ones(2), 3), [8, 8])
+        np.testing.assert_array_equal(m.jit(f, static_argnums=0)(scale=2, a=np.ones(2)), [4, 4])
 
 
 @pytest.mark.parametrize("options", [{"static_argnums": 1.0}, {"donate_argnums": "x"}, {"static_argnames": 1}])

@@ -63,9 +63,11 @@ class ArgumentSelector:
                 "jit", f"{what}_argnames must be arguments of the function", got=", ".join(sorted(self.names - known))
             )
         self.nums = {num % len(positional) if num < 0 else num for num in self.nums}
-        # The caller may pass an argument by position or by name: select both.
+        # The caller may pass an argument by position or by name: select both. Where positions are given, too, names
+        # mean arguments passed by name, as in JAX.
+        by_position = set() if self.nums else {positional.index(name) for name in self.names if name in positional}
         self.names |= {positional[num] for num in self.nums if num < len(positional)}
-        self.nums |= {positional.index(name) for name in self.names if name in positional}
+        self.nums |= by_position
 
     def __bool__(self) -> bool:
         return bool(self.nums or self.names)

@@ -61,7 +61,7 @@ def jit(
         fun: a pure function of trees of arrays. Without it, ``jit`` returns a decorator.
         static_argnums: positions of arguments that are hashable Python values instead of arrays; each value compiles
             a module.
-        static_argnames: the same by name.
+        static_argnames: the same by name; with ``static_argnums``, only where they are passed by name.
         donate_argnums: positions of arguments to donate: their memory may be reused for the results, and using them
             afterwards raises ``DonatedArrayError``.
         donate_argnames: the same by name.
