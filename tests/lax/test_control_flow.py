@@ -383,6 +383,15 @@ def test_errors():
         lax.associative_scan(lambda a, b: a[:1], np.ones((6, 2)))
 
 
+def test_cond_with_an_operand_for_each_branch():
+    for m in (Ours, Theirs):
+        choose = lambda p, x, y, m=m: m.lax.cond(p, x, lambda a: a + 1, {"y": y}, lambda b: b["y"] - 1)
+        for p in (True, False):
+            assert float(choose(p, 1.0, 5.0)) == (2 if p else 4)
+            assert float(m.ops.jit(choose)(p, 1.0, 5.0)) == (2 if p else 4)
+            assert float(m.ops.grad(choose, 2)(p, 1.0, 5.0)) == (0 if p else 1)
+
+
 def test_python_numbers_keep_their_kind():
     # A carry or a result that began as a float is not cut to an integer, or a number to a bool.
     _, ys = lax.scan(lambda c, x: (tnp.where(x > 1, 1, 0), c), 0.5, np.asarray([0.0, 2, 3]))

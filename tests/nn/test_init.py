@@ -150,3 +150,23 @@ def test_layers_take_initializers():
 def test_mistakes(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+def test_scales_that_are_traced():
+    made = {
+        "normal": lambda o, s: o.normal(s),
+        "uniform": lambda o, s: o.uniform(s),
+        "truncated_normal": lambda o, s: o.truncated_normal(s),
+        "orthogonal": lambda o, s: o.orthogonal(s),
+        **{
+            kind: lambda o, s, kind=kind: o.variance_scaling(s, "fan_in", kind)
+            for kind in ("normal", "uniform", "truncated_normal")
+        },
+    }
+    for make in made.values():
+        fixed = make(init, 2.5)(random.key(3), (4, 3))
+        traced = tvmfun.jit(lambda s, make=make: make(init, s)(random.key(3), (4, 3)))
+        np.testing.assert_array_equal(traced(2.5), fixed)
+        np.testing.assert_array_equal(make(init, tnp.asarray(2.5))(random.key(3), (4, 3)), fixed)
+        by_scale = tvmfun.jacobian(lambda s, make=make: make(init, s)(random.key(3), (4, 3)))(2.5)
+        assert np.isfinite(by_scale).all() and np.abs(by_scale).min() > 0

@@ -356,6 +356,9 @@ def cond(pred: Any, true_fun: Callable, false_fun: Callable, *operands: Any, ope
         operands: trees of arrays.
         operand: one more of them.
 
+    The older form ``cond(pred, true_operand, true_fun, false_operand, false_fun)``, with an operand for each branch, is
+    understood as well.
+
     Raises:
         TreeError, ShapeError, DtypeError: if the results of the branches differ in tree, shape or dtype.
 
@@ -365,6 +368,9 @@ def cond(pred: Any, true_fun: Callable, false_fun: Callable, *operands: Any, ope
     3.0
     """
     operands = operands if operand is _ABSENT else (*operands, operand)
+    if len(operands) == 2 and callable(false_fun) and callable(operands[1]):
+        of_true, of_false, operands = false_fun, operands[1], (true_fun, operands[0])
+        true_fun, false_fun = lambda own, other: of_true(own), lambda other, own: of_false(own)
     pred = tnp.asarray(pred)
     if pred.shape:
         raise ShapeError("cond", "the predicate must be a scalar", got=repr(pred.aval), hint="where, or vmap")

@@ -26,7 +26,7 @@ from tvmfun.jit import jit
 from tvmfun.lax.staging import compiled_for_all_shapes
 from tvmfun.names import missing as _missing
 from tvmfun.numpy.creation import Shape, as_shape
-from tvmfun.typing import DTypeLike, Key
+from tvmfun.typing import DTypeLike, Key, Scalar
 
 __all__ = [
     "Initializer",
@@ -105,7 +105,7 @@ def constant(value: Any, dtype: DTypeLike | None = None) -> Initializer:
     return init
 
 
-def uniform(scale: float = 1e-2, dtype: DTypeLike | None = None) -> Initializer:
+def uniform(scale: Scalar = 1e-2, dtype: DTypeLike | None = None) -> Initializer:
     r"""An initializer with a uniform distribution on :math:`[0, \text{scale})`.
 
     Args:
@@ -118,7 +118,7 @@ def uniform(scale: float = 1e-2, dtype: DTypeLike | None = None) -> Initializer:
     return _scaled("uniform", "unit", scale, dtype)
 
 
-def normal(stddev: float = 1e-2, dtype: DTypeLike | None = None) -> Initializer:
+def normal(stddev: Scalar = 1e-2, dtype: DTypeLike | None = None) -> Initializer:
     """An initializer with a normal distribution of mean zero.
 
     Args:
@@ -132,7 +132,7 @@ def normal(stddev: float = 1e-2, dtype: DTypeLike | None = None) -> Initializer:
 
 
 def truncated_normal(
-    stddev: float = 1e-2, dtype: DTypeLike | None = None, lower: float = -2.0, upper: float = 2.0
+    stddev: Scalar = 1e-2, dtype: DTypeLike | None = None, lower: float = -2.0, upper: float = 2.0
 ) -> Initializer:
     """An initializer with a truncated normal distribution.
 
@@ -149,7 +149,7 @@ def truncated_normal(
 
 
 def variance_scaling(
-    scale: float,
+    scale: Scalar,
     mode: Mode,
     distribution: Distribution,
     in_axis: Axis = -2,
@@ -197,10 +197,11 @@ def variance_scaling(
             "fan_geo_avg": math.sqrt(fan_in * fan_out),
         }[mode]
         # Rounded after every step, as in JAX. Without inputs there are no elements to scale.
-        variance = np.asarray(scale / size if size else 0.0, kind)
+        variance = _as_number(scale / size if size else 0.0, kind)
+        sqrt = tnp.sqrt if isinstance(variance, Array) else np.sqrt
         if distribution == "uniform":
-            return _draw(key, np.sqrt(kind.type(3) * variance), distribution="symmetric", shape=sizes, dtype=kind)
-        stddev = np.sqrt(variance)
+            return _draw(key, sqrt(kind.type(3) * variance), distribution="symmetric", shape=sizes, dtype=kind)
+        stddev = sqrt(variance)
         if distribution == "normal":
             return _draw(key, stddev, distribution="normal", shape=sizes, dtype=kind)
         stddev = stddev / kind.type(_STDDEV_WITHIN_2)
@@ -282,7 +283,7 @@ kaiming_uniform = he_uniform
 kaiming_normal = he_normal
 
 
-def orthogonal(scale: float = 1.0, column_axis: int = -1, dtype: DTypeLike | None = None) -> Initializer:
+def orthogonal(scale: Scalar = 1.0, column_axis: int = -1, dtype: DTypeLike | None = None) -> Initializer:
     """An initializer of matrices with orthonormal columns, or orthonormal rows if there are fewer rows.
 
     Args:
@@ -311,7 +312,7 @@ def orthogonal(scale: float = 1.0, column_axis: int = -1, dtype: DTypeLike | Non
         column = _axis(where, sizes, column_axis)
         if 0 in sizes:
             return tnp.zeros(sizes, kind)
-        return _draw_orthogonal(key, np.asarray(scale, kind), shape=sizes, column=column, dtype=kind)
+        return _draw_orthogonal(key, _as_number(scale, kind), shape=sizes, column=column, dtype=kind)
 
     return init
 
@@ -378,12 +379,17 @@ def _fans(
     return inputs * field, outputs * field
 
 
+def _as_number(value: Scalar, dtype: np.dtype) -> Any:
+    """A number rounded to a dtype: one of NumPy, or a value that is being traced."""
+    return tnp.astype(value, dtype) if isinstance(value, Array) else np.asarray(value, dtype)
+
+
 def _scaled(
-    where: str, distribution: str, scale: float, dtype: Any, lower: float = -2.0, upper: float = 2.0
+    where: str, distribution: str, scale: Scalar, dtype: Any, lower: float = -2.0, upper: float = 2.0
 ) -> Initializer:
     def init(key: Key, shape: Shape, dtype: Any = dtype) -> Array:
         sizes, kind = as_shape(where, shape), _float_dtype(where, dtype)
-        factor = np.asarray(scale, kind)
+        factor = _as_number(scale, kind)
         return _draw(key, factor, distribution=distribution, shape=sizes, dtype=kind, lower=lower, upper=upper)
 
     return init
