@@ -225,3 +225,9 @@ def test_the_names_of_dtypes_make_numbers():
     assert (tnp.int8(3) + tnp.ones(2, "int8")).dtype == tnp.int8
     assert tvmfun.jit(lambda x: x * tnp.bfloat16(2))(tnp.ones(2, tnp.bfloat16)).dtype == tnp.bfloat16
     assert tvmfun.jit(lambda x: tnp.int8(x))(1.0).dtype == tnp.int8
+
+
+def test_shapes_of_what_only_has_a_shape():
+    for value in (tvmfun.ShapeDtype((2, 3), "float32"), np.ones((2, 3)), [[1, 2, 3], [4, 5, 6]]):
+        assert (tnp.shape(value), tnp.ndim(value), tnp.size(value), tnp.size(value, 1)) == ((2, 3), 2, 6, 3)
+    assert (tnp.shape(3.0), tnp.ndim(True), tnp.size(np.float32(1))) == ((), 0, 1)

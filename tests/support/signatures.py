@@ -13,7 +13,6 @@ WITHOUT = {
     "out_sharding": "there is no sharding",
     "sharding": "there is no sharding",
     "accuracy": "XLA's choice between implementations of a function; there is one of each",
-    "axis_index_groups": "collectives over parts of an axis",
     "_dot_general": "private",
     "_split_transpose": "private",
 }

@@ -165,6 +165,24 @@ def test_collectives_inside_control_flow_and_rules(name):
     same(lambda m: m.ops.vmap(each(m)), np.stack([X, X * 2]))
 
 
+def test_options_of_collectives_for_several_devices():
+    x = np.arange(4.0)
+    for name in ("psum", "pmean", "pmax", "pmin", "all_gather", "psum_scatter", "all_to_all", "pswapaxes"):
+        more = {"all_to_all": (0, 0), "pswapaxes": (0,)}.get(name, ())
+        batch = x if name in ("psum", "pmean", "pmax", "pmin", "all_gather") else np.ones((4, 4))
+        for groups in (None, [[0, 1], [2, 3]]):
+            call = lambda x, name=name, more=more, groups=groups: getattr(lax, name)(
+                x, "i", *more, axis_index_groups=groups
+            )
+            run = tvmfun.vmap(call, axis_name="i", spmd_axis_name="i")
+            if groups is None:
+                expected = tvmfun.vmap(lambda x, name=name, more=more: getattr(lax, name)(x, "i", *more), axis_name="i")
+                np.testing.assert_array_equal(run(batch), expected(batch))
+            else:
+                with pytest.raises(ArgumentError, match=rf"^\[{name}\] axis_index_groups must be None"):
+                    run(batch)
+
+
 def test_pmax_and_pmin_and_partial_permutations():
     same(lambda m: m.ops.vmap(lambda x: m.lax.pmax(x, "i") - m.lax.pmin(x, "i") + 0 * x, axis_name="i"), X)
     got = tvmfun.vmap(lambda x: lax.ppermute(x, "i", [(0, 2), (3, 0)]), axis_name="i")(np.arange(1.0, 5.0))

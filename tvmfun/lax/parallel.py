@@ -41,20 +41,27 @@ def _names(where: str, axis_name: AxisName) -> tuple[str, ...]:
     return names
 
 
+def _refuse_groups(where: str, groups: Any) -> None:
+    if groups is not None:
+        hint = "an axis for each group, by reshaping the batch and vmap twice"
+        raise ArgumentError(where, "axis_index_groups must be None", got=repr(groups), hint=hint)
+
+
 def _each(where: str, x: Any, axis_name: AxisName, function: Any) -> Any:
     names = _names(where, axis_name)
     return tree.map(lambda leaf: function(tnp.asarray(leaf), names), x)
 
 
-def psum(x: PyTree, axis_name: AxisName) -> Any:
+def psum(x: PyTree, axis_name: AxisName, *, axis_index_groups: None = None) -> Any:
     """Returns the sum of ``x`` over all examples of the named axis, for each of them.
 
     Args:
         x: a tree of arrays.
         axis_name: the name that ``vmap(..., axis_name=)`` gave the axis, or several.
+        axis_index_groups: must be None: parts of an axis exist on several devices only.
 
     Raises:
-        ArgumentError: if no axis has this name.
+        ArgumentError: if no axis has this name, or there are groups.
 
     Source: follows ``jax.lax.psum``; so do the others here.
 
@@ -62,22 +69,26 @@ def psum(x: PyTree, axis_name: AxisName) -> Any:
     >>> tvmfun.vmap(lambda x: x / psum(x, "i"), axis_name="i")(tnp.asarray([1.0, 3.0]))
     Array([0.25, 0.75], dtype=float32)
     """
+    _refuse_groups("psum", axis_index_groups)
     return _each("psum", x, axis_name, lambda leaf, names: collective.psum(leaf, axis_names=names))
 
 
-def pmean(x: PyTree, axis_name: AxisName) -> Any:
+def pmean(x: PyTree, axis_name: AxisName, *, axis_index_groups: None = None) -> Any:
     """Returns the mean of ``x`` over all examples of the named axis, for each of them."""
+    _refuse_groups("pmean", axis_index_groups)
     count = axis_size(axis_name)
     return tree.map(lambda leaf: leaf / count, psum(x, axis_name))
 
 
-def pmax(x: PyTree, axis_name: AxisName) -> Any:
+def pmax(x: PyTree, axis_name: AxisName, *, axis_index_groups: None = None) -> Any:
     """Returns the maximum of ``x`` over all examples of the named axis, for each of them; has no derivative."""
+    _refuse_groups("pmax", axis_index_groups)
     return _each("pmax", x, axis_name, lambda leaf, names: collective.pmax(leaf, axis_names=names))
 
 
-def pmin(x: PyTree, axis_name: AxisName) -> Any:
+def pmin(x: PyTree, axis_name: AxisName, *, axis_index_groups: None = None) -> Any:
     """Returns the minimum of ``x`` over all examples of the named axis, for each of them; has no derivative."""
+    _refuse_groups("pmin", axis_index_groups)
     return _each("pmin", x, axis_name, lambda leaf, names: collective.pmin(leaf, axis_names=names))
 
 
@@ -99,15 +110,17 @@ def axis_index(axis_name: str) -> Array:
     return collective.axis_index(axis_names=_names("axis_index", axis_name))
 
 
-def all_gather(x: PyTree, axis_name: str, *, axis: int = 0, tiled: bool = False) -> Any:
+def all_gather(x: PyTree, axis_name: str, *, axis: int = 0, axis_index_groups: None = None, tiled: bool = False) -> Any:
     """Returns the values of all examples of the named axis, for each of them.
 
     Args:
         x: a tree of arrays.
         axis_name: the name of the axis.
         axis: where the examples are counted in the result.
+        axis_index_groups: must be None.
         tiled: whether to put them one after the other along an old axis instead of a new one.
     """
+    _refuse_groups("all_gather", axis_index_groups)
 
     def gather(leaf: Array, names: tuple[str, ...]) -> Array:
         index = normalize_axis("all_gather", axis, leaf.ndim + (not tiled))
@@ -116,15 +129,19 @@ def all_gather(x: PyTree, axis_name: str, *, axis: int = 0, tiled: bool = False)
     return _each("all_gather", x, axis_name, gather)
 
 
-def psum_scatter(x: PyTree, axis_name: str, *, scatter_dimension: int = 0, tiled: bool = False) -> Any:
+def psum_scatter(
+    x: PyTree, axis_name: str, *, scatter_dimension: int = 0, axis_index_groups: None = None, tiled: bool = False
+) -> Any:
     """Returns for each example its part of the sum over all of them.
 
     Args:
         x: a tree of arrays.
         axis_name: the name of the axis.
         scatter_dimension: the axis of ``x`` that is split into the parts.
+        axis_index_groups: must be None.
         tiled: whether that axis stays, with a part of its size, instead of going away.
     """
+    _refuse_groups("psum_scatter", axis_index_groups)
 
     def scatter(leaf: Array, names: tuple[str, ...]) -> Array:
         index = normalize_axis("psum_scatter", scatter_dimension, leaf.ndim)
@@ -152,7 +169,15 @@ def ppermute(x: PyTree, axis_name: str, perm: Sequence[tuple[int, int]]) -> Any:
     return _each("ppermute", x, axis_name, lambda leaf, names: collective.ppermute(leaf, axis_names=names, perm=pairs))
 
 
-def all_to_all(x: PyTree, axis_name: str, split_axis: int, concat_axis: int, *, tiled: bool = False) -> Any:
+def all_to_all(
+    x: PyTree,
+    axis_name: str,
+    split_axis: int,
+    concat_axis: int,
+    *,
+    axis_index_groups: None = None,
+    tiled: bool = False,
+) -> Any:
     """Returns for each example the parts that all examples cut off for it.
 
     Args:
@@ -160,9 +185,11 @@ def all_to_all(x: PyTree, axis_name: str, split_axis: int, concat_axis: int, *, 
         axis_name: the name of the axis.
         split_axis: the axis that is cut into one part per example.
         concat_axis: the axis along which the parts that arrive are put one after the other.
+        axis_index_groups: must be None.
         tiled: whether ``split_axis`` stays, with a part of its size; otherwise it must have one entry per example
             and goes away, and ``concat_axis`` is a new axis.
     """
+    _refuse_groups("all_to_all", axis_index_groups)
 
     def exchange(leaf: Array, names: tuple[str, ...]) -> Array:
         split = normalize_axis("all_to_all", split_axis, leaf.ndim)
@@ -225,16 +252,18 @@ def pbroadcast(x: PyTree, axis_name: AxisName, source: int) -> Any:
     return tree.map(broadcast, all_gather(x, axis_name))  # type: ignore[arg-type]
 
 
-def pswapaxes(x: PyTree, axis_name: str, axis: int) -> Any:
+def pswapaxes(x: PyTree, axis_name: str, axis: int, *, axis_index_groups: None = None) -> Any:
     """Exchanges the named axis and an axis of the same size, which every example has.
 
     Args:
         x: a tree of arrays.
         axis_name: the name of the axis.
         axis: the other axis.
+        axis_index_groups: must be None.
 
     >>> import tvmfun
     >>> tvmfun.vmap(lambda x: pswapaxes(x, "i", 0), axis_name="i")(tnp.asarray([[0, 1], [2, 3]])).tolist()
     [[0, 2], [1, 3]]
     """
+    _refuse_groups("pswapaxes", axis_index_groups)
     return all_to_all(x, axis_name, axis, axis)

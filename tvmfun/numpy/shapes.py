@@ -474,19 +474,20 @@ def iterable(y: NestedArrayLike) -> bool:
 
 
 def ndim(a: NestedArrayLike) -> int:
-    """Returns the number of axes."""
-    return asarray(a).ndim
+    """Returns the number of axes, also of what only has a shape, such as a :class:`tvmfun.ShapeDtype`."""
+    return len(shape(a))
 
 
 def shape(a: NestedArrayLike) -> tuple[int, ...]:
-    """Returns the sizes of the axes."""
-    return asarray(a).shape
+    """Returns the sizes of the axes, also of what only has a shape, such as a :class:`tvmfun.ShapeDtype`."""
+    sizes = getattr(a, "shape", None)
+    return tuple(sizes) if isinstance(sizes, tuple | list) else asarray(a).shape
 
 
 def size(a: NestedArrayLike, axis: Axes | None = None) -> int:
     """Returns the number of elements, or the size of an axis."""
-    a = asarray(a)
-    return math.prod(a.shape[i] for i in normalize_axes("size", axis, a.ndim))
+    sizes = shape(a)
+    return math.prod(sizes[i] for i in normalize_axes("size", axis, len(sizes)))
 
 
 def isscalar(element: NestedArrayLike) -> bool:

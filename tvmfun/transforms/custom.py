@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial, update_wrapper
+from functools import partial, update_wrapper, wraps
 from types import FunctionType
 from typing import Any
 
@@ -120,6 +120,7 @@ def _later(rule: Callable[..., list], captured: Sequence[Any]) -> calls.Rule:
     """A flat rule ``(*captured, *values)`` that may run once the traces of what it closes over have ended."""
     known = stand_ins()
 
+    @wraps(rule)
     def run(*values: Any) -> list:
         with standing_in(values[: len(captured)], captured, known):
             return [current(value) for value in rule(*values[len(captured) :])]

@@ -23,6 +23,7 @@ def vmap(
     out_axes: PyTree = 0,
     axis_name: str | None = None,
     axis_size: int | None = None,
+    spmd_axis_name: Any = None,
 ) -> Callable[..., Any]:
     """Returns a function that applies ``fun`` to every example of a batch, as one program without a loop.
 
@@ -35,6 +36,7 @@ def vmap(
         out_axes: the batch axis of the results, likewise; None for results that are the same for all examples.
         axis_name: a name for the axis, for collectives such as ``lax.psum`` inside ``fun``.
         axis_size: the number of examples, if no argument is batched.
+        spmd_axis_name: for JAX, where it names axes of a mesh of devices; has no effect.
 
     Raises:
         BatchingError: if the sizes of the axes differ, a leaf has no such axis, or an op cannot be batched.
