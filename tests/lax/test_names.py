@@ -13,6 +13,7 @@ from support.oracle import x64
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import lax
+from tvmfun.errors import ShapeError
 
 KINDS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 
@@ -134,6 +135,27 @@ def test_layouts_and_patches(layouts):
     assert lax.padtype_to_pads((6, 5), (2, 3), (1, 2), "SAME") == jax.lax.padtype_to_pads(
         (6, 5), (2, 3), (1, 2), "SAME"
     )
+
+
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+@pytest.mark.parametrize("layouts", LAYOUTS)
+def test_a_kernel_for_each_window(layouts, padding):
+    rng = np.random.default_rng(1)
+    shape = (2, 6, 5, 3) if layouts and layouts[0] == "NHWC" else (2, 3, 6, 5)
+    x = rng.normal(size=shape)
+    numbers = lax.conv_dimension_numbers(shape, (4, 3, 2, 3), layouts)
+    patches = lax.conv_general_dilated_patches(x, (2, 3), (1, 2), padding, dimension_numbers=layouts)
+    _, elements, *space = (patches.shape[i] for i in numbers.out_spec)
+    kernels = rng.normal(size=(4, elements, *space)).transpose(np.argsort(numbers.rhs_spec))
+    both = lambda m: lambda x, k: m.conv_general_dilated_local(x, k, (1, 2), padding, (2, 3), None, None, layouts)
+    loss = lambda m, np: lambda x, k: np.sum(np.sin(both(m)(x, k)))
+    with x64():
+        expected = [both(jax.lax)(x, kernels), *jax.grad(loss(jax.lax, jnp), (0, 1))(x, kernels)]
+    got = [both(lax)(x, kernels), *tvmfun.grad(loss(lax, tnp), (0, 1))(x, kernels)]
+    for a, b in zip(got, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
+    with pytest.raises(ShapeError, match="kernels of 18 elements for windows"):
+        both(lax)(x, kernels.take([0], numbers.rhs_spec[1]))
 
 
 def test_shapes_and_searches():

@@ -49,7 +49,6 @@ REASONS: dict[str, dict[str, str]] = {
         "PrecisionLike": "a type for annotations",
         "ConvGeneralDilatedDimensionNumbers": "a type for annotations",
         "RaggedDotDimensionNumbers": "see ragged_dot_general",
-        "conv_general_dilated_local": "a different kernel at each place: conv_general_dilated_patches and einsum",
         "conv_general_permutations": "conv_dimension_numbers",
         "conv_general_shape_tuple": "eval_shape",
         "conv_shape_tuple": "eval_shape",

@@ -22,6 +22,7 @@ __all__ = [
     "conv",
     "conv_dimension_numbers",
     "conv_general_dilated",
+    "conv_general_dilated_local",
     "conv_general_dilated_patches",
     "conv_transpose",
     "conv_with_general_padding",
@@ -404,3 +405,53 @@ def conv_general_dilated_patches(
         precision=precision,
         preferred_element_type=preferred_element_type,
     )
+
+
+def conv_general_dilated_local(
+    lhs: NestedArrayLike,
+    rhs: NestedArrayLike,
+    window_strides: Sequence[int],
+    padding: Padding,
+    filter_shape: Sequence[int],
+    lhs_dilation: Sequence[int] | None = None,
+    rhs_dilation: Sequence[int] | None = None,
+    dimension_numbers: Layouts = None,
+    precision: Any = None,
+) -> Array:
+    """Returns a convolution with a kernel of its own for each window, as in a locally connected layer.
+
+    Args:
+        lhs: the array, float.
+        rhs: the kernels: their axes of space are those of the result, and their axis of input channels has one entry
+            per element of a window, as :func:`conv_general_dilated_patches` orders them.
+        window_strides: as for :func:`conv_general_dilated`, as are the other arguments.
+        padding: as there.
+        filter_shape: the sizes of a window along the axes of space.
+        lhs_dilation: as there.
+        rhs_dilation: as there.
+        dimension_numbers: as there.
+        precision: as there.
+
+    Raises:
+        ShapeError: if ``rhs`` does not have one kernel for each window.
+
+    Source: ``jax.lax.conv_general_dilated_local``.
+
+    >>> x = tnp.arange(4.0).reshape(1, 1, 4)
+    >>> kernels = tnp.asarray([[[1.0, 1.0, 1.0], [0.0, 10.0, 100.0]]])  # an output channel, elements, windows
+    >>> conv_general_dilated_local(x, kernels, (1,), "VALID", (2,))
+    Array([[[  0.,  21., 302.]]], dtype=float32)
+    """
+    lhs, rhs = operands("conv_general_dilated_local", lhs, rhs)
+    layout = conv_dimension_numbers(lhs.shape, rhs.shape, dimension_numbers)
+    patches = conv_general_dilated_patches(
+        lhs, filter_shape, window_strides, padding, lhs_dilation, rhs_dilation, layout, precision
+    )
+    patches = tnp.permute_dims(patches, tuple(layout.out_spec))
+    kernels = tnp.permute_dims(rhs, tuple(layout.rhs_spec))
+    if patches.shape[1:] != kernels.shape[1:]:
+        elements, *space = patches.shape[1:]
+        what = f"there must be kernels of {elements} elements for windows {tuple(space)}"
+        raise ShapeError("conv_general_dilated_local", what, got=repr(rhs.aval))
+    result = tnp.einsum("ni...,oi...->no...", patches, kernels, precision=precision)
+    return tnp.permute_dims(result, tuple(tuple(layout.out_spec).index(i) for i in range(result.ndim)))
