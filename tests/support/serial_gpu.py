@@ -59,6 +59,7 @@ _LOWERING = tvm.transform.Sequential(
         tirx.transform.BF16StorageLegalize(),
         tirx.transform.LowerTVMBuiltin(),
         tirx.transform.LowerIntrin(),
+        native.FOLD_ZERO,
     ]
 )
 _SHUFFLES = (

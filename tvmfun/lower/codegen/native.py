@@ -442,7 +442,7 @@ def _undoing(name: str, change: Callable[[tirx.Stmt], tirx.Stmt], mark: str) -> 
 
 
 def _without_bits_of_zero(body: tirx.Stmt) -> tirx.Stmt:
-    """Replaces the bits of the integer 0 by an integer: TVM takes them for those of a null pointer."""
+    """Replaces the bits of the integer 0 by an integer."""
 
     def folded(call: ir.Call) -> Any:
         is_zero = (
@@ -491,6 +491,8 @@ def _sharing(optimized: bool) -> tvm.transform.Pass:
     return share
 
 
+#: The pass that replaces the bits of the integer 0, which TVM's code generator takes for those of a null pointer.
+FOLD_ZERO = _of_bodies("tvmfun.FoldZero", _without_bits_of_zero)
 _HOLD = _of_bodies("tvmfun.Hold", hold, _HOLDS_FORMULAS)
 _RELEASE = _undoing("tvmfun.Release", release, _HOLDS_FORMULAS)
 
@@ -540,7 +542,7 @@ _LOWERING = {
             tirx.transform.LowerIntrin(),
             _RELEASE,
             _of_bodies("tvmfun.ThroughMemory", through_memory),
-            _of_bodies("tvmfun.FoldZero", _without_bits_of_zero),
+            FOLD_ZERO,
             _of_bodies("tvmfun.StepVectors", with_step_vectors),
         ]
     )

@@ -100,7 +100,9 @@ def _can_inline(
         return True
     if len(find_outside_indices(producer.value, ir.Var)) > _CHEAP_INDICES:
         return False
-    return is_view(producer.value) or (_is_cheap(producer.value) and all(is_map(stage) for stage in readers))
+    if is_view(producer.value):
+        return len(build.loads(producer.value)) <= CHEAP_LOADS  # with those in its indices
+    return _is_cheap(producer.value) and all(is_map(stage) for stage in readers)
 
 
 def _is_cheap(value: Expr) -> bool:
