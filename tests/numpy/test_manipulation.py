@@ -109,6 +109,15 @@ def test_the_method_reshape_has_an_order(order):
         np.testing.assert_array_equal(tnp.asarray(X).reshape(shape, order=order), X.reshape(shape, order=order))
 
 
+def test_sizes_and_axes_in_an_array():
+    for sizes in (np.array([-1, 4]), tnp.array([-1, 4]), [tnp.array(6), 4]):
+        assert tnp.reshape(X, sizes).shape == tnp.asarray(X).reshape(sizes).shape == (6, 4)
+        assert tnp.zeros(tnp.abs(tnp.array([2, 4]))).shape == (2, 4)
+    assert tnp.sum(X, axis=tnp.array([0, 2])).shape == (X.shape[1],)
+    with pytest.raises(ArgumentError, match="the sizes must be integers"):
+        tvmfun.jit(lambda sizes: tnp.reshape(X, sizes))(np.array([6, 4]))
+
+
 @pytest.mark.parametrize("mode", ["edge", "reflect", "symmetric", "wrap"])
 def test_pad_with_elements(mode):
     widths = ((1, 2), (0, 0), (5, 0))

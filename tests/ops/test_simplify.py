@@ -397,6 +397,18 @@ RULES = {
         "c = reshape(b, shape=(2, 3, 1, 1)); d = gather(a, c, mode='clip', batch=2); "
         "e = reshape(d, shape=(6, 1)); return e",
     ),
+    "a converted bool that is not 0": (
+        lambda x: pw.not_equal(pw.astype(pw.less(x, ZERO), dtype="int32"), NOTHING),
+        (X,),
+        "b = less(a, 0.0:float32); c = astype(b, dtype='int32'); d = not_equal(c, 0:int32); return d",
+        "b = less(a, 0.0:float32); return b",
+    ),
+    "a converted bool above 0": (
+        lambda x: pw.greater(pw.astype(pw.less(x, ZERO), dtype="float32"), ZERO),
+        (X,),
+        "b = less(a, 0.0:float32); c = astype(b, dtype='float32'); d = greater(c, 0.0:float32); return d",
+        "b = less(a, 0.0:float32); return b",
+    ),
 }
 
 
@@ -438,6 +450,11 @@ KEPT = {
         pw.where(pw.equal(COUNTED(), UNIT), x[:, :2], ZERO)
     ),
     "an index that wraps around": lambda x: pw.less(shape.iota(shape=(200,), axis=0, dtype="int8"), np.int8(0)),
+    "a converted bool that is not 1": lambda x: pw.not_equal(pw.astype(pw.less(x, ZERO), dtype="int32"), UNIT),
+    "a converted number that is not 0": lambda x: pw.not_equal(pw.astype(x, dtype="int32"), NOTHING),
+    "a bool for more elements": lambda x: pw.not_equal(
+        pw.astype(pw.less(x[0], ZERO), dtype="int32"), to(2, 3)(NOTHING)
+    ),
     "half precision": lambda x: pw.add(np.float16(1), np.float16(1e-4)),
 }
 

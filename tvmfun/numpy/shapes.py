@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tvmfun.core import dims
-from tvmfun.core.array import Array
+from tvmfun.core.array import Array, DeviceArray
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.numpy.creation import Shape, as_shape, asarray, sizes_of
 from tvmfun.numpy.creation import arrays as promoted
@@ -83,8 +83,9 @@ def normalize_axis(name: str, axis: int, ndim: int, of: str = "an array") -> int
 
 
 def listed(value: Any) -> list:
-    """One integer or several as a list."""
-    return list(value) if isinstance(value, Sequence | np.ndarray) else [value]
+    """One integer or several, also in an array with one axis, as a list."""
+    is_array = isinstance(value, np.ndarray | DeviceArray) and value.ndim == 1
+    return list(value) if isinstance(value, Sequence) or is_array else [value]
 
 
 def normalize_axes(name: str, axis: Axes | None, ndim: int, of: str = "an array") -> tuple[int, ...]:

@@ -74,6 +74,34 @@ def test_indices_that_each_step_names_again(dtype, steps):
     assert len(compiled.as_text()) < 40_000
 
 
+TABLE = RNG.integers(-49, 50, (50, 3)).astype("int32")
+LOOKUPS = {
+    "one": lambda m, t, x: m.asarray(TABLE)[t, 0],
+    "two": lambda m, t, x: m.asarray(TABLE)[t, x % 3],
+    "any": lambda m, t, x: m.where(m.any(m.asarray(TABLE)[t] == x[:, None], axis=1), t, x),
+    "all": lambda m, t, x: m.where(m.all((m.asarray(TABLE)[t] < x[:, None]).astype("int8") == 0, axis=1), x, -t),
+    "condition": lambda m, t, x: m.where((m.asarray(TABLE)[t, 1] < 0) & (x > 3), x, -x),
+}
+
+
+@pytest.mark.parametrize("steps", [2, 5, 9])
+@pytest.mark.parametrize("name", LOOKUPS)
+def test_lookups_by_what_was_looked_up(name, steps):
+    """Conditions and indices inside one another, which TVM's simplifier visits several times each."""
+
+    def of(m):
+        def looked_up(x):
+            t = x
+            for _ in range(steps):
+                t = LOOKUPS[name](m, t, x)
+            return t
+
+        return looked_up
+
+    x = RNG.integers(-49, 50, 300).astype("int32")
+    np.testing.assert_array_equal(tvmfun.jit(of(tnp))(x), of(np)(x))
+
+
 def test_kernels_end_where_integers_cost_too_much():
     def remainders(*xs):
         return reduce(lambda t, x: t % x, xs)

@@ -31,6 +31,8 @@ CHEAP_LOADS = 6
 # A map that is substituted more than once names indices at most this often, those of its loads aside: TVM simplifies
 # formulas of indices in a time that grows faster than they do.
 _CHEAP_INDICES = 16
+# The most conditions inside one another after substitution: TVM's simplifier visits each some ten times.
+_MOST_NESTED = 3
 # The most parts of an intermediate that become separate maps.
 _MOST_PARTS = 8
 # A stage with at most 1/SHORT_ROW of the points of the largest one counts as one value per row.
@@ -95,6 +97,9 @@ def _can_inline(
     between = written_by(stages[position + 1 : last])
     if any(contains(between, source) for source in sources):
         return False
+    nested = nested_conditions(producer.value)
+    if nested and nested + max(nested_conditions(reader.value, producer.output) for reader in readers) > _MOST_NESTED:
+        return False
     reuse = points / max(1, build.points(producer.space))
     if reuse <= 1 or all(packs(stage, producer) for stage in readers):
         return True
@@ -103,6 +108,19 @@ def _can_inline(
     if is_view(producer.value):
         return len(build.loads(producer.value)) <= CHEAP_LOADS  # with those in its indices
     return _is_cheap(producer.value) and all(is_map(stage) for stage in readers)
+
+
+def nested_conditions(value: Expr, buffer: Buffer | None = None) -> int:
+    """The most conditions inside one another, in all or around the loads of a buffer, also through indices."""
+    inner = [node.condition for node in find(value, tirx.Select)]
+    inner += [node.value for node in find(value, tirx.Cast) if _is_comparison(node.value)]
+    if buffer is not None:
+        inner = [part for part in inner if any(load.source.same_as(buffer) for load in build.loads(part))]
+    return max((1 + nested_conditions(part, buffer) for part in inner), default=0)
+
+
+def _is_comparison(value: Expr) -> bool:
+    return str(value.ty) == "bool" and not isinstance(value, ir.TensorLoad)
 
 
 def _is_cheap(value: Expr) -> bool:

@@ -12,19 +12,33 @@ from tvmfun import dtypes
 from tvmfun.core.array import ShapeDtype
 from tvmfun.core.expressions import dtype_name
 from tvmfun.core.op import Op, no_flops
+from tvmfun.core.trace import argument
 from tvmfun.errors import DtypeError
 from tvmfun.ops.formula import is_float, is_nan
 from tvmfun.ops.pointwise.broadcasting import broadcast_shapes
 from tvmfun.ops.pointwise.registration import FLOATS, constant, pointwise
-from tvmfun.ops.simplify import by_numpy, index_axis, is_number, number, same
+from tvmfun.ops.simplify import by_numpy, index_axis, is_number, made_by, number, same
 
 __all__ = ["equal", "greater", "greater_equal", "isfinite", "isnan", "less", "less_equal", "not_equal", "where"]
 
 
-def _comparison(name: str, formula: Callable, spelling: Callable, exact: Callable, of_index: bool | None = None) -> Op:
+def _comparison(
+    name: str,
+    formula: Callable,
+    spelling: Callable,
+    exact: Callable,
+    of_index: bool | None = None,
+    undoes_astype: bool = False,
+) -> Op:
     """Registers a comparison; bools are compared as 0 and 1, because LLVM cannot compare vectors of bools.
 
-    ``of_index`` is the result for an index and 0, if it is always the same.
+    Args:
+        name: of the op.
+        formula: of two elements that are not bools.
+        spelling: the op of Relax.
+        exact: NumPy's function.
+        of_index: the result for an index and 0, if it is always the same.
+        undoes_astype: whether the result for a converted bool and 0 is that bool.
     """
 
     def compare(x: Any, y: Any) -> Any:
@@ -33,7 +47,12 @@ def _comparison(name: str, formula: Callable, spelling: Callable, exact: Callabl
         return formula(x, y)
 
     def simplify(x: Any, y: Any) -> Any:
-        return np.bool_(of_index) if is_number(y, 0) and index_axis(x) is not None else None
+        if not is_number(y, 0):
+            return None
+        if undoes_astype and made_by(x, "astype") and np.shape(y) in ((), x.shape):
+            truth = argument(x, 0)
+            return truth if truth.dtype == dtypes.bool_ else None
+        return np.bool_(of_index) if of_index is not None and index_axis(x) is not None else None
 
     return pointwise(
         name,
@@ -41,7 +60,7 @@ def _comparison(name: str, formula: Callable, spelling: Callable, exact: Callabl
         domain=dtypes.ALL,
         result=dtypes.bool_,
         spelling=spelling,
-        simplify=None if of_index is None else simplify,
+        simplify=simplify if undoes_astype or of_index is not None else None,
         exact=by_numpy(exact),
     )
 
@@ -57,10 +76,10 @@ def differ(x: Any, y: Any) -> Any:
 
 
 equal = _comparison("equal", _equal, relax.op.equal, np.equal)
-not_equal = _comparison("not_equal", differ, relax.op.not_equal, np.not_equal)
+not_equal = _comparison("not_equal", differ, relax.op.not_equal, np.not_equal, undoes_astype=True)
 less = _comparison("less", lambda x, y: x < y, relax.op.less, np.less, of_index=False)
 less_equal = _comparison("less_equal", lambda x, y: x <= y, relax.op.less_equal, np.less_equal)
-greater = _comparison("greater", lambda x, y: x > y, relax.op.greater, np.greater)
+greater = _comparison("greater", lambda x, y: x > y, relax.op.greater, np.greater, undoes_astype=True)
 greater_equal = _comparison(
     "greater_equal", lambda x, y: x >= y, relax.op.greater_equal, np.greater_equal, of_index=True
 )
