@@ -452,9 +452,6 @@ KEPT = {
     "an index that wraps around": lambda x: pw.less(shape.iota(shape=(200,), axis=0, dtype="int8"), np.int8(0)),
     "a converted bool that is not 1": lambda x: pw.not_equal(pw.astype(pw.less(x, ZERO), dtype="int32"), UNIT),
     "a converted number that is not 0": lambda x: pw.not_equal(pw.astype(x, dtype="int32"), NOTHING),
-    "a bool for more elements": lambda x: pw.not_equal(
-        pw.astype(pw.less(x[0], ZERO), dtype="int32"), to(2, 3)(NOTHING)
-    ),
     "half precision": lambda x: pw.add(np.float16(1), np.float16(1e-4)),
 }
 
