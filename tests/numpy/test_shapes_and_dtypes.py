@@ -231,3 +231,31 @@ def test_shapes_of_what_only_has_a_shape():
     for value in (tvmfun.ShapeDtype((2, 3), "float32"), np.ones((2, 3)), [[1, 2, 3], [4, 5, 6]]):
         assert (tnp.shape(value), tnp.ndim(value), tnp.size(value), tnp.size(value, 1)) == ((2, 3), 2, 6, 3)
     assert (tnp.shape(3.0), tnp.ndim(True), tnp.size(np.float32(1))) == ((), 0, 1)
+
+
+SIZED = {
+    "nonzero": lambda x, n: tnp.nonzero(x, size=n)[0],
+    "where": lambda x, n: tnp.where(x > 0, size=n)[0],
+    "unique": lambda x, n: tnp.unique(x, size=n),
+    "setdiff1d": lambda x, n: tnp.setdiff1d(tnp.arange(8), x, size=n),
+    "union1d": lambda x, n: tnp.union1d(tnp.arange(3), x, size=n),
+    "setxor1d": lambda x, n: tnp.setxor1d(tnp.arange(3), x, size=n),
+    "linspace": lambda x, n: tnp.linspace(x[0], 1, n),
+    "split": lambda x, n: tnp.split(x[:6], n)[1],
+    "top_k": lambda x, n: tvmfun.lax.top_k(x, n)[0],
+    "scan": lambda x, n: tvmfun.lax.scan(lambda c, _: (c + 1, c), x, length=n)[1],
+    "iota": lambda x, n: tvmfun.lax.iota("int32", n) + x[0],
+    "dynamic_slice_in_dim": lambda x, n: tvmfun.lax.dynamic_slice_in_dim(x, 1, n),
+}
+
+
+@pytest.mark.parametrize("name", SIZED)
+def test_sizes_in_arrays_with_data(name):
+    """Sizes computed before tracing, which are constants of the trace."""
+    x = np.array([3, 0, 1, 2, 2, 0, 5], "int32")
+    expected = SIZED[name](tnp.asarray(x), 3)
+    for size in (tnp.asarray(3), np.int32(3)):
+        np.testing.assert_array_equal(SIZED[name](tnp.asarray(x), size), expected)
+        np.testing.assert_array_equal(tvmfun.jit(lambda x, size=size: SIZED[name](x, size))(x), expected)
+    with pytest.raises(TvmfunError):
+        tvmfun.jit(SIZED[name])(x, 3)

@@ -21,7 +21,7 @@ from tvmfun.core.program import Program
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError, TreeError
 from tvmfun.numpy.dtypes import weakly_typed
 from tvmfun.numpy.promotion import convert
-from tvmfun.numpy.shapes import normalize_axis
+from tvmfun.numpy.shapes import known_integer, normalize_axis
 from tvmfun.ops import control, pointwise
 from tvmfun.ops.shape import slice as slice_op
 
@@ -101,6 +101,7 @@ def scan(
 
 
 def _length(rows: Sequence[Array], length: Any) -> Any:
+    length = known_integer(length)
     for row in rows:
         if not row.ndim:
             raise ShapeError("scan", "every leaf of xs must have a first axis to go along", got=repr(row.aval))

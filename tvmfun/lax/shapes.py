@@ -14,7 +14,7 @@ from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.numpy.promotion import NestedArrayLike, convert
-from tvmfun.numpy.shapes import normalize_axes, normalize_axis
+from tvmfun.numpy.shapes import known_integer, normalize_axes, normalize_axis
 from tvmfun.ops import pointwise
 from tvmfun.ops import shape as shapes
 from tvmfun.typing import DTypeLike
@@ -73,7 +73,7 @@ def iota(dtype: DTypeLike, size: int) -> Array:
     >>> iota("int32", 3)
     Array([0, 1, 2], dtype=int32)
     """
-    return broadcasted_iota(dtype, (size,), 0)
+    return broadcasted_iota(dtype, (known_integer(size),), 0)
 
 
 def broadcasted_iota(dtype: DTypeLike, shape: Ints, dimension: int) -> Array:

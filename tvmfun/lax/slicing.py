@@ -14,7 +14,7 @@ from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, DtypeError, ShapeError
 from tvmfun.lax.shapes import Ints
 from tvmfun.numpy.promotion import NestedArrayLike, convert, require_integer
-from tvmfun.numpy.shapes import normalize_axis
+from tvmfun.numpy.shapes import known_integer, normalize_axis
 from tvmfun.ops import dynamic_slice as slices
 from tvmfun.ops import pointwise as pw
 from tvmfun.ops import shape as shapes
@@ -189,6 +189,7 @@ def dynamic_slice_in_dim(
     """Returns ``slice_size`` elements along one axis from a computed index on; see :func:`dynamic_slice`."""
     operand = tnp.asarray(operand)
     axis = normalize_axis("dynamic_slice_in_dim", axis, operand.ndim)
+    slice_size = known_integer(slice_size)
     sizes = [slice_size if i == axis else size for i, size in enumerate(operand.shape)]
     return dynamic_slice(
         operand, _along(operand, axis, start_index), sizes, allow_negative_indices=allow_negative_indices

@@ -8,7 +8,7 @@ from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.numpy.promotion import NestedArrayLike
-from tvmfun.numpy.shapes import normalize_axis
+from tvmfun.numpy.shapes import known_integer, normalize_axis
 from tvmfun.ops import shape as shapes
 from tvmfun.ops import sorting
 from tvmfun.ops.top_k import largest_by_sorting, top_k_indices
@@ -93,6 +93,7 @@ def top_k(operand: NestedArrayLike, k: int, *, axis: int = -1) -> tuple[Array, A
     x = tnp.asarray(operand)
     axis, last = normalize_axis("top_k", axis, x.ndim), x.ndim - 1
     size = x.shape[axis]
+    k = known_integer(k)
     if not 0 <= k <= size:
         raise ArgumentError("top_k", f"there are {size} elements along axis {axis}", got=str(k))
     rows = shapes.move_axis(x, axis, last)

@@ -35,7 +35,7 @@ from tvmfun.numpy.elementwise import (
     where,
 )
 from tvmfun.numpy.promotion import convert, dtype_or, element_type, operand
-from tvmfun.numpy.shapes import broadcast_to, concat, expand_dims, moveaxis, reshape, stack
+from tvmfun.numpy.shapes import broadcast_to, concat, expand_dims, known_integer, moveaxis, reshape, stack
 from tvmfun.ops import shape as ops
 from tvmfun.typing import DTypeLike
 
@@ -141,6 +141,7 @@ def linspace(
     >>> linspace(0, 1, 5)
     Array([0.  , 0.25, 0.5 , 0.75, 1.  ], dtype=float32)
     """
+    num = known_integer(num)
     if num < 0:
         raise ArgumentError("linspace", "the number of elements must not be negative", got=str(num))
     first, last = (operand("linspace", end) for end in (start, stop))

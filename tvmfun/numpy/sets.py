@@ -17,7 +17,7 @@ from tvmfun.numpy.floats import isnan
 from tvmfun.numpy.indexing import take
 from tvmfun.numpy.promotion import NestedArrayLike
 from tvmfun.numpy.reductions import any
-from tvmfun.numpy.shapes import append, broadcast_to, concat, moveaxis, normalize_axis, ravel, reshape
+from tvmfun.numpy.shapes import append, broadcast_to, concat, known_integer, moveaxis, normalize_axis, ravel, reshape
 from tvmfun.numpy.sorting import argsort, flatnonzero, isin, lexsort, searchsorted, sort, unknown_size
 
 __all__ = [
@@ -95,6 +95,7 @@ def unique(
     """
     ar = asarray(ar)
     wanted = (True, return_index, return_inverse, return_counts)
+    size = known_integer(size)
     if size is not None:
         axis = None if axis is None else normalize_axis("unique", axis, ar.ndim)
         results = _sized(ar, axis, size, fill_value, equal_nan)
@@ -189,6 +190,7 @@ def _is_new(rows: Array) -> Array:
 
 def _selected(rows: Array, mask: Array, size: int, fill_value: Any) -> tuple[Array, Array]:
     """``size`` elements of a sorted vector where a mask is true, and their indices; the size of ``rows`` for none."""
+    size = known_integer(size)
     indices = flatnonzero(mask, size=size, fill_value=rows.size)
     if not rows.size:
         return full((size,), 0 if fill_value is None else fill_value, rows.dtype), indices

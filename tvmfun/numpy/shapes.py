@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from tvmfun import dtypes
 from tvmfun.core import dims
 from tvmfun.core.array import Array, DeviceArray
 from tvmfun.errors import ArgumentError, ShapeError
@@ -80,6 +82,12 @@ def normalize_axis(name: str, axis: int, ndim: int, of: str = "an array") -> int
     if not -ndim <= index < ndim:
         raise ShapeError(name, f"{of} with {ndim} axes has no such axis", got=f"axis {axis}")
     return index % ndim
+
+
+def known_integer(value: Any) -> Any:
+    """The integer in an array with data, such as a size that was computed while nothing was traced; others as is."""
+    is_array = isinstance(value, DeviceArray) and not value.ndim and dtypes.is_integer(value.dtype)
+    return operator.index(value) if is_array else value
 
 
 def listed(value: Any) -> list:
@@ -411,7 +419,7 @@ def _split_along(name: str, x: Any, sections: int | Sequence[int], axis: int, eq
     """The parts along an axis: ``sections`` of them, or cut at the given indices."""
     x = asarray(x)
     axis = normalize_axis(name, axis, x.ndim)
-    size = x.shape[axis]
+    size, sections = x.shape[axis], known_integer(sections)
     if isinstance(sections, int | np.integer):
         if sections < 1:
             raise ArgumentError(name, "there must be at least one part", got=str(sections))

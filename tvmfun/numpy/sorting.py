@@ -22,7 +22,17 @@ from tvmfun.numpy.indexing import take, take_along_axis
 from tvmfun.numpy.promotion import NestedArrayLike, no_out
 from tvmfun.numpy.ranges import arange
 from tvmfun.numpy.reductions import all, keep, numbers, sum
-from tvmfun.numpy.shapes import Axes, flip, normalize_axes, normalize_axis, permute_dims, ravel, reshape, stack
+from tvmfun.numpy.shapes import (
+    Axes,
+    flip,
+    known_integer,
+    normalize_axes,
+    normalize_axis,
+    permute_dims,
+    ravel,
+    reshape,
+    stack,
+)
 from tvmfun.ops import pointwise, reduce, sorting
 from tvmfun.ops import shape as shapes
 from tvmfun.ops.sorting import searchsorted as search
@@ -237,6 +247,7 @@ def nonzero(
     a = asarray(a)
     if not a.ndim:
         raise ShapeError("nonzero", "an array without axes has no indices", got=repr(a.aval), hint="atleast_1d")
+    size = known_integer(size)
     if size is None:
         if isinstance(a, Tracer):
             raise unknown_size("nonzero", a)
