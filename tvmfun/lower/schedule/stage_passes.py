@@ -98,7 +98,7 @@ def _can_inline(
     if any(contains(between, source) for source in sources):
         return False
     nested = nested_conditions(producer.value)
-    if nested and nested + max(nested_conditions(reader.value, producer.output) for reader in readers) > _MOST_NESTED:
+    if nested and any(nested + nested_conditions(reader.value, producer.output) > _MOST_NESTED for reader in readers):
         return False
     reuse = points / max(1, build.points(producer.space))
     if reuse <= 1 or all(packs(stage, producer) for stage in readers):
