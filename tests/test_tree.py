@@ -260,10 +260,57 @@ def test_static_fields_that_may_change():
         assert float(scaled(Dense(np.float32(3), 1, options))) == 3 * options["scale"][0]
     dense = Dense(np.float32(3), np.float32(1), options)
     mapped = tree.map(lambda x: x + 1, dense)
-    assert mapped.activation is options and mapped.kernel == 4
+    assert mapped.activation == options and mapped.kernel == 4
     assert tvmfun.grad(lambda d: d.kernel * d.activation["scale"][0])(dense).kernel == 5
     assert tree.structure(dense) == tree.structure(Dense(1, 2, {"scale": [5]})) != tree.structure(Dense(1, 2, {}))
     assert hash(tree.structure(dense)) == hash(tree.structure(Dense(1, 2, {"scale": [5]})))
+
+
+def test_results_do_not_share_static_fields_that_may_change():
+    """Each result has its own list, also if the structure, or another result, is older than a change."""
+    same = tvmfun.jit(lambda d: d)
+    given = [1, [2]]
+    first = same(Dense(np.float32(3), None, given))
+    given.append(3)
+    given[1].append(4)
+    second = same(Dense(np.float32(3), None, [1, [2]]))
+    second.activation[1].append(5)
+    third = same(Dense(np.float32(3), None, [1, [2]]))
+    assert (first.activation, second.activation, third.activation) == ([1, [2]], [1, [2, 5]], [1, [2]])
+    structure = tree.structure(Dense(1, None, given))
+    before = pickle.loads(pickle.dumps(given))
+    given.clear()
+    assert tree.unflatten(structure, [1]).activation == before
+    assert structure == tree.structure(Dense(1, None, before)) == pickle.loads(pickle.dumps(structure))
+
+
+class Compared:
+    def __init__(self, value):
+        self.value = value
+
+    def __eq__(self, other):
+        return self.value == other.value
+
+
+@dataclass
+class Options:
+    sizes: list
+
+
+def test_what_static_fields_may_hold():
+    for value in (
+        {"dtype": np.float32},
+        [np.dtype("float32"), np.int64(1)],
+        {1, 2},
+        Options([1]),
+        [tvmfun.ShapeDtype((), "int8")],
+    ):
+        assert tree.structure(Dense(1, None, value)) == tree.structure(Dense(1, None, value))
+    assert tree.structure(Dense(1, None, Options([1]))) != tree.structure(Dense(1, None, Options([1.0])))
+    with pytest.raises(ArgumentError, match="'activation' must be hashable, got Compared"):
+        tree.structure(Dense(1, None, [Compared(1)]))
+    with pytest.raises(ArgumentError, match="'activation' must not hold arrays, got ndarray"):
+        tree.structure(Dense(1, None, Options(np.ones(2))))
 
 
 def test_only_dataclasses_can_be_registered():

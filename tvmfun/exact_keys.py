@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Hashable
 from functools import cache
@@ -38,19 +39,72 @@ class StaticData:
 
 
 class StaticSnapshot(StaticData):
-    """Static data that may change, such as a list: compared by what they were when the structure was made."""
+    """Static data that may change, such as a list: a copy of what they were when the structure was made.
+
+    Raises:
+        UnhashableError: as :func:`copied`.
+    """
 
     __slots__ = ("key",)
 
     def __init__(self, value: Any) -> None:
-        super().__init__(value)
-        self.key = exact_key(value)
+        super().__init__(copied(value))
+        self.key = exact_key(self.value)
+
+    def restored(self) -> Any:
+        """The data as they were, in containers that the caller may change."""
+        return copied(self.value)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, StaticSnapshot) and self.key == other.key
 
     def __hash__(self) -> int:
         return hash(self.key)
+
+
+class UnhashableError(TypeError):
+    """Static data have a part that has no hash, and is no container that can be compared by its parts.
+
+    Args:
+        part: the part.
+    """
+
+    def __init__(self, part: Any) -> None:
+        super().__init__(f"unhashable: {type(part).__name__}")
+        self.part = part
+
+
+def copied(value: Any) -> Any:
+    """Returns the value with copies of lists, dictionaries, sets and dataclasses that may change.
+
+    Raises:
+        UnhashableError: for a part that is none of these and has no hash.
+
+    >>> options = {"sizes": [1, 2]}
+    >>> copied(options) == options, copied(options)["sizes"] is options["sizes"]
+    (True, False)
+    """
+    try:
+        hash(value)
+    except TypeError:
+        kind = type(value)
+    else:
+        return value
+    comparison = kind.__eq__
+    if comparison is tuple.__eq__:
+        parts = map(copied, value)
+        return kind(*parts) if hasattr(kind, "_fields") else kind(parts)
+    result = copy.copy(value)
+    if comparison is list.__eq__:
+        result[:] = map(copied, value)
+    elif comparison is dict.__eq__:
+        result.update({name: copied(part) for name, part in value.items()})
+    elif fields := _compared_fields(kind):
+        for name in fields:
+            object.__setattr__(result, name, copied(getattr(value, name)))
+    elif comparison is not set.__eq__:
+        raise UnhashableError(value)
+    return result
 
 
 def exact_key(value: Any) -> Hashable:

@@ -22,7 +22,7 @@ from optree import PyTreeSpec as Structure
 
 from tvmfun.boundary import publish
 from tvmfun.errors import ArgumentError, TreeError
-from tvmfun.exact_keys import StaticSnapshot
+from tvmfun.exact_keys import StaticSnapshot, UnhashableError
 from tvmfun.key_paths import OwnKeyEntry, key_path, keystr
 from tvmfun.names import missing as _missing
 from tvmfun.tree_difference import first_difference, path_text
@@ -430,7 +430,7 @@ def register_dataclass(
         for i, name in numbered:
             assign(node, name, values[i])
         for name, value in metadata:
-            assign(node, name, value.value if isinstance(value, StaticSnapshot) else value)
+            assign(node, name, value.restored() if isinstance(value, StaticSnapshot) else value)
         for name, field in defaults:
             if field.default is not dataclasses.MISSING:
                 assign(node, name, field.default)
@@ -451,15 +451,16 @@ def _static(cls: type, name: str, value: Any) -> Hashable:
     try:
         hash(value)
     except TypeError:
-        arrays = [leaf for leaf in leaves(value) if hasattr(leaf, "shape")]
-        if arrays:
+        try:
+            return StaticSnapshot(value)
+        except UnhashableError as error:
+            is_array = hasattr(error.part, "__array__")
             raise ArgumentError(
                 cls.__qualname__,
-                f"the static field {name!r} must not hold arrays",
-                got=type(arrays[0]).__name__,
-                hint="a field that is not static",
+                f"the static field {name!r} must {'not hold arrays' if is_array else 'be hashable'}",
+                got=type(error.part).__name__,
+                hint="a field that is not static" if is_array else "a tuple, a list, a dictionary or a dataclass",
             ) from None
-        return StaticSnapshot(value)
     return value
 
 

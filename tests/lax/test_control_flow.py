@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 from support import oracle
@@ -381,6 +383,20 @@ def test_errors():
         lax.associative_scan(tnp.add, ones, axis=5)
     with pytest.raises(ShapeError, match="the shapes it gets"):
         lax.associative_scan(lambda a, b: a[:1], np.ones((6, 2)))
+
+
+@tvmfun.tree.register_dataclass
+@dataclass
+class Squared:
+    scale: float
+
+    def __call__(self, x):
+        return self.scale * x * x
+
+
+def test_operands_of_cond_that_can_be_called():
+    apply = lambda p, x: lax.cond(p, lambda x, f: f(x), lambda x, f: x, x, Squared(2.0))
+    assert float(apply(True, 3.0)) == 18 and float(tvmfun.jit(apply)(False, 3.0)) == 3
 
 
 def test_cond_with_an_operand_for_each_branch():

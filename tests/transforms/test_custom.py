@@ -313,6 +313,90 @@ def scaled_by_forward_mode(x):
     return product(x)
 
 
+class Scaling:
+    """Rules as methods, of an object that carries a value of the trace."""
+
+    def __init__(self, scale):
+        self.scale = scale
+
+    def forward(self, z, s):
+        return z * s, z
+
+    def backward(self, z, g):
+        return 3 * self.scale * g * z, None
+
+
+def scaled_by(make_backward):
+    """The same product, with a backward rule that gets at the scale in its own way."""
+
+    def scaled(x):
+        scale = lax.stop_gradient(tnp.sum(x * x))
+
+        @tvmfun.custom_vjp
+        def product(z, s):
+            return z * s
+
+        product.defvjp(lambda z, s: (product(z, s), z), make_backward(scale))
+        return product(x, scale)
+
+    return scaled
+
+
+def by_jitted_helper(scale):
+    helper = tvmfun.jit(lambda g: g * scale)
+    return lambda z, g: (3 * helper(g) * z, None)
+
+
+def by_custom_helper(scale):
+    helper = tvmfun.custom_vjp(lambda g: g * scale)
+    helper.defvjp(lambda g: (g * scale, None), lambda _, g: (g * scale,))
+    return lambda z, g: (3 * helper(g) * z, None)
+
+
+WAYS = {
+    "a default": lambda scale: lambda z, g, scale=scale: (3 * scale * g * z, None),
+    "a default by name": lambda scale: lambda z, g, *, scale=scale: (3 * scale * g * z, None),
+    "a method": lambda scale: Scaling(scale).backward,
+    "an attribute": lambda scale: (lambda own: lambda z, g: (3 * own.scale * g * z, None))(Scaling(scale)),
+    "jit": by_jitted_helper,
+    "custom_vjp": by_custom_helper,
+}
+
+
+@pytest.mark.parametrize("composition", ["grad", "jvp", "vmap of grad", "grad of vmap", "scan"])
+@pytest.mark.parametrize("way", WAYS)
+def test_ways_to_carry_a_value_of_a_trace_that_has_ended(way, composition):
+    x = tnp.array([1.0, -2.0, 0.5])
+    of = COMPOSITIONS[composition]
+    got = tvmfun.jit(of(scaled_by(WAYS[way])))(x)
+    for a, b in zip(tree.leaves(got), tree.leaves(of(scaled_explicitly)(x)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_what_rules_carry_besides():
+    """Whatever it is: only traced values matter."""
+    endless: dict = {}
+    endless["own"] = endless
+    for carried in (endless, list(range(100_000)), np, Scaling, Scaling(endless), object(), np.ones(3)):
+        product = tvmfun.custom_vjp(lambda z: z * 2)
+        product.defvjp(lambda z: (z * 2, None), lambda _, g, carried=carried: (g * (5 if carried is not None else 0),))
+        assert float(tvmfun.grad(lambda x, product=product: product(x))(1.0)) == 5
+
+
+def test_functions_as_arguments_close_over_values():
+    @partial(tvmfun.custom_vjp, nondiff_argnums=0)
+    def same(f, z):
+        return z * 1.0
+
+    same.defvjp(lambda f, z: (z * 1.0, None), lambda f, _, g: (f(g),))
+
+    def scaled(x):
+        scale = lax.stop_gradient(tnp.sum(x * x))
+        return tnp.sum(same(lambda g: g * scale, x))
+
+    np.testing.assert_array_equal(tvmfun.grad(scaled)(tnp.array([1.0, 2.0, 3.0])), [14, 14, 14])
+
+
 COMPOSITIONS = {
     "grad": lambda f: tvmfun.grad(lambda x: tnp.sum(tnp.sin(f(x)))),
     "grad of jit": lambda f: tvmfun.grad(lambda x: tnp.sum(tvmfun.jit(f)(x))),

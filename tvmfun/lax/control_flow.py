@@ -369,7 +369,7 @@ def cond(pred: Any, true_fun: Callable, false_fun: Callable, *operands: Any, ope
     3.0
     """
     operands = operands if operand is _ABSENT else (*operands, operand)
-    if len(operands) == 2 and callable(false_fun) and callable(operands[1]):
+    if len(operands) == 2 and not callable(true_fun) and callable(false_fun) and callable(operands[1]):
         of_true, of_false, operands = false_fun, operands[1], (true_fun, operands[0])
         true_fun, false_fun = lambda own, other: of_true(own), lambda other, own: of_false(own)
     pred = tnp.asarray(pred)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial, update_wrapper, wraps
-from types import FunctionType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
+import numpy as np
+
 from tvmfun import dtypes, tree
-from tvmfun.core.array import ShapeDtype
+from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.core.derivative import trace_leaves, zeros
 from tvmfun.core.interpreter import is_tracing
 from tvmfun.core.leaf import abstract
@@ -19,6 +21,11 @@ from tvmfun.errors import ArgumentError, GradientError
 from tvmfun.ops import calls, pointwise
 from tvmfun.ops.control import closing
 from tvmfun.typing import PyTree
+
+# The most functions and objects that are searched for traced values.
+_MOST_SEARCHED = 1000
+# Leaves that carry nothing.
+_PLAIN = frozenset({bool, int, float, str, bytes, complex, np.ndarray, np.dtype})
 
 
 class _Custom:
@@ -83,37 +90,50 @@ class _Custom:
         traced = trace_leaves(run, [abstract(leaf, name) for leaf in leaves], name)
         program, captured = closing(traced)
         used = {value.atom for value in captured if isinstance(value, Tracer)}
-        extra = {value.atom: value for value in _closed_over(rules) if value.atom not in used}
+        extra = {value.atom: value for value in _closed_over([*rules, *static]) if value.atom not in used}
         if extra:
             inner, avals = program, [*(atom.aval for atom in extra), *(v.aval for v in program.inputs)]
             program = trace_leaves(lambda *values: inner.evaluate(values[len(extra) :]), avals, name)
         return leaves, structure, program, (*extra.values(), *captured), traced.out_tree
 
 
-def _closed_over(functions: Iterable[Callable]) -> Iterator[Tracer]:
-    """The values of traces in progress in the closures of functions, and in those of the functions in these."""
+def _closed_over(functions: Iterable[Any]) -> Iterator[Tracer]:
+    """The values of traces in progress that functions carry, and what else they carry, up to a number of objects."""
     waiting, seen = list(functions), set()
-    while waiting:
-        fun = waiting.pop()
-        if id(fun) in seen:
+    while waiting and len(seen) < _MOST_SEARCHED:
+        carrier = waiting.pop()
+        if id(carrier) in seen:
             continue
-        seen.add(id(fun))
-        for content in _contents(fun):
-            leaves = tree.leaves(content)
-            waiting += [leaf for leaf in leaves if isinstance(leaf, FunctionType | partial)]
-            tracers = (leaf for leaf in map(current, leaves) if isinstance(leaf, Tracer))
-            yield from (leaf for leaf in tracers if isinstance(leaf.atom, Variable) and not leaf.trace.ended)
+        seen.add(id(carrier))
+        for content in _contents(carrier):
+            try:
+                leaves = [leaf for leaf in tree.leaves(content) if type(leaf) not in _PLAIN]
+            except Exception:  # a tree that has no end, or a container that cannot be flattened
+                continue
+            for leaf in map(current, leaves):
+                if not isinstance(leaf, Array):
+                    waiting.append(leaf)
+                elif isinstance(leaf, Tracer) and isinstance(leaf.atom, Variable) and not leaf.trace.ended:
+                    yield leaf
 
 
-def _contents(fun: Callable) -> Iterator[Any]:
-    """The values that a function or a partial application carries."""
-    if isinstance(fun, partial):
-        yield from (fun.func, fun.args, fun.keywords)
-    for cell in getattr(fun, "__closure__", None) or ():
-        try:
-            yield cell.cell_contents
-        except ValueError:  # the variable has no value yet
-            continue
+def _contents(carrier: Any) -> Iterator[Any]:
+    """The values that a function, a bound method, a partial application or another object carries."""
+    if isinstance(carrier, type | ModuleType):
+        return
+    if isinstance(carrier, partial):
+        yield from (carrier.func, carrier.args, carrier.keywords)
+    if isinstance(carrier, MethodType):
+        yield from (carrier.__func__, carrier.__self__)
+        yield from getattr(carrier.__self__, "__dict__", {}).values()
+    if isinstance(carrier, FunctionType):
+        yield from (carrier.__defaults__, carrier.__kwdefaults__)
+        for cell in carrier.__closure__ or ():
+            try:
+                yield cell.cell_contents
+            except ValueError:  # the variable has no value yet
+                continue
+    yield from getattr(carrier, "__dict__", {}).values()
 
 
 def _later(rule: Callable[..., list], captured: Sequence[Any]) -> calls.Rule:

@@ -102,6 +102,17 @@ def test_lookups_by_what_was_looked_up(name, steps):
     np.testing.assert_array_equal(tvmfun.jit(of(tnp))(x), of(np)(x))
 
 
+@pytest.mark.filterwarnings("error::tvmfun.errors.PerformanceWarning")
+def test_conditions_that_nothing_reads():
+    """Sorting rows of one element does not look at them."""
+    x = RNG.normal(size=300).astype("float32")
+    np.testing.assert_array_equal(
+        tvmfun.jit(lambda x: tnp.sort(tnp.where(x > 0, x, -x)[:, None], axis=1))(x), np.abs(x)[:, None]
+    )
+    first = tvmfun.jit(lambda x: tnp.argmax(tnp.where(x > 0, x, -x)[:, None], axis=1))
+    np.testing.assert_array_equal(first(x), np.zeros(300, "int32"))
+
+
 def test_kernels_end_where_integers_cost_too_much():
     def remainders(*xs):
         return reduce(lambda t, x: t % x, xs)
