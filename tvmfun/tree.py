@@ -366,7 +366,7 @@ def register_dataclass(
 
     Unflattening calls neither ``__init__`` nor ``__post_init__``. Static fields belong to the structure: they are
     compared with ``==``, and must not hold arrays. A compiled function tells apart values that are equal but compute
-    something else, such as 2 and 2.0, and sees that a list or dictionary has changed.
+    something else, such as 2 and 2.0. Lists, dictionaries, sets and dataclasses, which may change, are copied.
 
     Args:
         cls: a dataclass.
