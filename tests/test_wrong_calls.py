@@ -210,7 +210,7 @@ def test_numbers_that_are_being_traced(call, name, parameter):
     message = rf"^\[{name}\] {parameter} must be a Python number, .*got int32\[\].*Try static_argnums of jit"
     for transform in (tvmfun.jit, lambda f: tvmfun.vmap(f, axis_size=2, in_axes=None)):
         with pytest.raises(ConcretizationError, match=message):
-            transform(call)(np.int32(1))
+            transform(call)(np.asarray(1, "int32"))
 
 
 def test_a_condition_of_the_user_is_not_an_argument():
