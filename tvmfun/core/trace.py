@@ -249,7 +249,7 @@ def unsimplified() -> Iterator[None]:
 
 
 def stand_ins() -> dict[Atom, Any]:
-    """What stands in for variables of traces that have ended."""
+    """Values that stand in for variables of traces that have ended."""
     return _STATE.stand_ins
 
 
@@ -273,7 +273,7 @@ def standing_in(others: Iterable[Any], values: Iterable[Any], known: dict[Atom, 
 
 
 def current(value: Any) -> Any:
-    """What stands in for a tracer whose trace has ended; any other value itself."""
+    """The stand-in of a tracer whose trace has ended; any other value itself."""
     while isinstance(value, Tracer) and value.trace.ended and value.atom in _STATE.stand_ins:
         value = _STATE.stand_ins[value.atom]
     return value
