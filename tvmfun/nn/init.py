@@ -21,11 +21,12 @@ import tvmfun.numpy as tnp
 from tvmfun import dtypes, random
 from tvmfun.boundary import publish
 from tvmfun.core.array import Array
-from tvmfun.errors import ArgumentError, DtypeError, ShapeError
+from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.jit import jit
 from tvmfun.lax.staging import compiled_for_all_shapes
 from tvmfun.names import missing as _missing
 from tvmfun.numpy.creation import Shape, as_shape
+from tvmfun.random.uniforms import float_dtype
 from tvmfun.typing import DTypeLike, Key, Scalar
 
 __all__ = [
@@ -188,7 +189,7 @@ def variance_scaling(
         raise ArgumentError(where, "the distribution is unknown", got=repr(distribution), hint=hint)
 
     def init(key: Key, shape: Shape, dtype: Any = dtype) -> Array:
-        sizes, kind = as_shape(where, shape), _float_dtype(where, dtype)
+        sizes, kind = as_shape(where, shape), float_dtype(where, dtype)
         fan_in, fan_out = _fans(where, sizes, in_axis, out_axis, batch_axis)
         size = {
             "fan_in": fan_in,
@@ -306,7 +307,7 @@ def orthogonal(scale: Scalar = 1.0, column_axis: int = -1, dtype: DTypeLike | No
     where = "orthogonal"
 
     def init(key: Key, shape: Shape, dtype: Any = dtype) -> Array:
-        sizes, kind = as_shape(where, shape), _float_dtype(where, dtype)
+        sizes, kind = as_shape(where, shape), float_dtype(where, dtype)
         if len(sizes) < 2:
             raise ShapeError(where, "the shape must have two axes or more", got=str(sizes))
         column = _axis(where, sizes, column_axis)
@@ -337,7 +338,7 @@ def delta_orthogonal(scale: float = 1.0, column_axis: int = -1, dtype: DTypeLike
     where = "delta_orthogonal"
 
     def init(key: Key, shape: Shape, dtype: Any = dtype) -> Array:
-        sizes, kind = as_shape(where, shape), _float_dtype(where, dtype)
+        sizes, kind = as_shape(where, shape), float_dtype(where, dtype)
         if len(sizes) not in (3, 4, 5):
             raise ShapeError(where, "the shape must have three, four or five axes", got=str(sizes))
         if sizes[-1] < sizes[-2]:
@@ -349,13 +350,6 @@ def delta_orthogonal(scale: float = 1.0, column_axis: int = -1, dtype: DTypeLike
         return weight.at[middle].set(orthogonal(scale, column_axis, kind)(key, sizes[-2:]))
 
     return init
-
-
-def _float_dtype(where: str, dtype: Any) -> np.dtype:
-    dtype = dtypes.DEFAULT_FLOAT if dtype is None else dtypes.canonical(dtype)
-    if not dtypes.is_float(dtype):
-        raise DtypeError(where, "the dtype must be a float", got=str(dtype), hint='"float32"')
-    return dtype
 
 
 def _axis(where: str, shape: tuple[int, ...], axis: int) -> int:
@@ -388,7 +382,7 @@ def _scaled(
     where: str, distribution: str, scale: Scalar, dtype: Any, lower: float = -2.0, upper: float = 2.0
 ) -> Initializer:
     def init(key: Key, shape: Shape, dtype: Any = dtype) -> Array:
-        sizes, kind = as_shape(where, shape), _float_dtype(where, dtype)
+        sizes, kind = as_shape(where, shape), float_dtype(where, dtype)
         factor = _as_number(scale, kind)
         return _draw(key, factor, distribution=distribution, shape=sizes, dtype=kind, lower=lower, upper=upper)
 

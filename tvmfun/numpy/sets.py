@@ -190,7 +190,6 @@ def _is_new(rows: Array) -> Array:
 
 def _selected(rows: Array, mask: Array, size: int, fill_value: Any) -> tuple[Array, Array]:
     """``size`` elements of a sorted vector where a mask is true, and their indices; the size of ``rows`` for none."""
-    size = known_integer(size)
     indices = flatnonzero(mask, size=size, fill_value=rows.size)
     if not rows.size:
         return full((size,), 0 if fill_value is None else fill_value, rows.dtype), indices

@@ -99,8 +99,8 @@ def _batched_rule(rule: Rule, flags: Sequence[bool], axis: Axis) -> Callable:
 
 def _refuse_captured(name: str, program: Program, active: Sequence[bool], captured: int) -> None:
     """Refuses derivatives for what the Program closes over; what its rules alone close over needs none."""
-    used = {*program.outputs, *(atom for equation in program.equations for atom in equation.inputs)}
-    if any(flag and v in used for flag, v in zip(active, program.inputs[:captured], strict=False)):
+    moving = {v for flag, v in zip(active, program.inputs[:captured], strict=False) if flag}
+    if not moving.isdisjoint(program.outputs) or any(not moving.isdisjoint(e.inputs) for e in program.equations):
         raise GradientError(
             name,
             "the function uses a value from outside that is being differentiated",

@@ -15,8 +15,8 @@ from tvmfun.lax.staging import compiled
 from tvmfun.numpy.creation import Shape, as_shape
 from tvmfun.numpy.promotion import convert, operand, operands
 from tvmfun.random.keys import check_key, split
-from tvmfun.random.parameters import common_shape, floats, integer_dtype, parameter
-from tvmfun.random.uniforms import MANTISSA, float_dtype, uniform
+from tvmfun.random.parameters import common_shape, floats, parameter
+from tvmfun.random.uniforms import MANTISSA, float_dtype, integer_dtype, uniform
 from tvmfun.typing import ArrayLike, DTypeLike, Key
 
 # Stirling's formula leaves this of ln k! for k = 0, ..., 9.

@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from tvmfun import dtypes
 from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
-from tvmfun.errors import DtypeError, ShapeError
+from tvmfun.errors import ShapeError
 from tvmfun.numpy.creation import Shape, as_shape
 from tvmfun.numpy.promotion import convert, operand, operands
 from tvmfun.ops.pointwise import broadcast_shapes
@@ -47,15 +46,3 @@ def prepared(
     arrays = [parameter(name, value, dtype) for value in values]
     sizes = common_shape(name, shape, *(x.shape for x in arrays))
     return key, dtype, sizes, [tnp.broadcast_to(x, sizes) for x in arrays]
-
-
-def integer_dtype(name: str, dtype: DTypeLike | None) -> np.dtype:
-    """An integer dtype; None is int32.
-
-    Raises:
-        DtypeError: for others.
-    """
-    dtype = dtypes.canonical("int32" if dtype is None else dtype)
-    if not dtypes.is_integer(dtype):
-        raise DtypeError(name, "the dtype must be an integer", got=dtypes.NAMES[dtype])
-    return dtype

@@ -56,7 +56,19 @@ def float_dtype(name: str, dtype: DTypeLike | None) -> np.dtype:
     """
     dtype = dtypes.canonical("float32" if dtype is None else dtype)
     if not dtypes.is_float(dtype):
-        raise DtypeError(name, "the dtype must be a float", got=dtypes.NAMES[dtype])
+        raise DtypeError(name, "the dtype must be a float", got=dtypes.NAMES[dtype], hint='"float32"')
+    return dtype
+
+
+def integer_dtype(name: str, dtype: DTypeLike | None) -> np.dtype:
+    """An integer dtype; None is int32.
+
+    Raises:
+        DtypeError: for others.
+    """
+    dtype = dtypes.canonical("int32" if dtype is None else dtype)
+    if not dtypes.is_integer(dtype):
+        raise DtypeError(name, "the dtype must be an integer", got=dtypes.NAMES[dtype])
     return dtype
 
 
@@ -144,9 +156,7 @@ def randint(key: Key, shape: Shape, minval: ArrayLike, maxval: ArrayLike, dtype:
     Array([9, 0, 2, 3], dtype=int32)
     """
     key = check_key("randint", key)
-    dtype = dtypes.canonical("int32" if dtype is None else dtype)
-    if not dtypes.is_integer(dtype):
-        raise DtypeError("randint", "the dtype must be an integer", got=dtypes.NAMES[dtype])
+    dtype = integer_dtype("randint", dtype)
     if not (isinstance(minval, int | np.integer) and isinstance(maxval, int | np.integer)):
         low, high = (_integer_bound(bound) for bound in (minval, maxval))
         return _randint_between(key, as_shape("randint", shape), low, high, dtype)

@@ -25,7 +25,7 @@ from tvmfun.typing import PyTree
 # The most functions and objects that are searched for traced values.
 _MOST_SEARCHED = 1000
 # Leaves that carry nothing.
-_PLAIN = frozenset({bool, int, float, str, bytes, complex, np.ndarray, np.dtype})
+_PLAIN = frozenset({bool, int, float, str, bytes, complex, np.ndarray})
 
 
 class _Custom:
@@ -125,7 +125,6 @@ def _contents(carrier: Any) -> Iterator[Any]:
         yield from (carrier.func, carrier.args, carrier.keywords)
     if isinstance(carrier, MethodType):
         yield from (carrier.__func__, carrier.__self__)
-        yield from getattr(carrier.__self__, "__dict__", {}).values()
     if isinstance(carrier, FunctionType):
         yield from (carrier.__defaults__, carrier.__kwdefaults__)
         for cell in carrier.__closure__ or ():

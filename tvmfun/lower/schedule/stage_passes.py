@@ -26,10 +26,10 @@ from tvmfun.lower.tir import build
 from tvmfun.lower.tir.build import Axis, Expr
 from tvmfun.lower.tir.walk import find, find_outside_indices
 
-# A cheap map loads at most this many elements.
-CHEAP_LOADS = 6
-# A map that is substituted more than once names indices at most this often, those of its loads aside: TVM simplifies
-# formulas of indices in a time that grows faster than they do.
+# A map that is substituted more than once loads at most this many elements, with those in its indices.
+_CHEAP_LOADS = 6
+# Such a map names indices at most this often, those of its loads aside: the time in which TVM simplifies formulas of
+# indices grows faster than they do.
 _CHEAP_INDICES = 16
 # The most conditions inside one another after substitution: TVM's simplifier visits each some ten times.
 _MOST_NESTED = 3
@@ -103,11 +103,10 @@ def _can_inline(
     reuse = points / max(1, build.points(producer.space))
     if reuse <= 1 or all(packs(stage, producer) for stage in readers):
         return True
-    if len(find_outside_indices(producer.value, ir.Var)) > _CHEAP_INDICES:
+    names = find_outside_indices(producer.value, ir.Var)
+    if len(names) > _CHEAP_INDICES or len(build.loads(producer.value)) > _CHEAP_LOADS:
         return False
-    if is_view(producer.value):
-        return len(build.loads(producer.value)) <= CHEAP_LOADS  # with those in its indices
-    return _is_cheap(producer.value) and all(is_map(stage) for stage in readers)
+    return is_view(producer.value) or (_is_cheap(producer.value) and all(is_map(stage) for stage in readers))
 
 
 def nested_conditions(value: Expr, buffer: Buffer | None = None) -> int:
@@ -127,8 +126,7 @@ def _is_cheap(value: Expr) -> bool:
     """Whether a value takes a few additions and multiplications, and no division or function call."""
     candidates = find(value, ir.Call, tirx.Div, tirx.FloorDiv, tirx.FloorMod, tirx.Mod)
     # A call without variables, such as the bits of a constant, is a constant.
-    costly = any(not isinstance(node, ir.Call) or build.variables(node) for node in candidates)
-    return not costly and len(build.loads(value)) <= CHEAP_LOADS
+    return all(isinstance(node, ir.Call) and not build.variables(node) for node in candidates)
 
 
 def unconditional_loads(value: Expr) -> list[ir.TensorLoad]:
