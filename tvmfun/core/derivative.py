@@ -17,6 +17,7 @@ from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.core.leaf import abstract
 from tvmfun.core.op import REGISTRY, Op
 from tvmfun.core.program import Atom, Equation, Literal, Program, Variable
+from tvmfun.core.source import Replay
 from tvmfun.core.trace import trace_flat
 from tvmfun.errors import GradientError
 
@@ -133,18 +134,20 @@ class Tape:
         for atom, cotangent in zip(self.program.outputs, cotangents, strict=True):
             if isinstance(atom, Variable) and atom in self.active and cotangent is not None:
                 sums[atom] = add(sums.get(atom), cotangent)
-        for equation in reversed(self.program.equations):
-            arriving = [sums.pop(out, None) for out in equation.outputs]
-            if all(g is None for g in arriving):
-                continue
-            carried = [i for i, atom in enumerate(equation.inputs) if self._carries(i, atom, equation)]
-            for i in carried:
-                if equation.inputs[i] in unsummed:
-                    sums[equation.inputs[i]].append(VariableUse(equation, i, self._arguments(equation), arriving))
-            carried = [i for i in carried if equation.inputs[i] not in unsummed]
-            for i, cotangent in self._step(equation, carried, arriving) if carried else ():
-                atom = equation.inputs[i]
-                sums[atom] = add(sums.get(atom), cotangent)
+        with Replay() as replay:
+            for equation in reversed(self.program.equations):
+                replay.line = equation.source
+                arriving = [sums.pop(out, None) for out in equation.outputs]
+                if all(g is None for g in arriving):
+                    continue
+                carried = [i for i, atom in enumerate(equation.inputs) if self._carries(i, atom, equation)]
+                for i in carried:
+                    if equation.inputs[i] in unsummed:
+                        sums[equation.inputs[i]].append(VariableUse(equation, i, self._arguments(equation), arriving))
+                carried = [i for i in carried if equation.inputs[i] not in unsummed]
+                for i, cotangent in self._step(equation, carried, arriving) if carried else ():
+                    atom = equation.inputs[i]
+                    sums[atom] = add(sums.get(atom), cotangent)
         return [sums.get(variable) for variable in self.wanted]
 
     def _arguments(self, equation: Equation) -> list:

@@ -23,6 +23,7 @@ from tvmfun.core.dims import Dim
 from tvmfun.core.interpreter import STACK
 from tvmfun.core.leaf import abstract, argument_name
 from tvmfun.core.op import Op
+from tvmfun.core.source import Replay
 from tvmfun.errors import DtypeError, ProgramError, ShapeError
 from tvmfun.exact_keys import same_structure
 
@@ -233,9 +234,11 @@ class Program(Immutable):
 
         if apply is None:
             apply = lambda equation, arguments: equation.op(*arguments, **equation.params)
-        for equation in self.equations:
-            result = apply(equation, [read(atom) for atom in equation.inputs])
-            env.update(zip(equation.outputs, result if isinstance(result, tuple) else (result,), strict=True))
+        with Replay() as replay:
+            for equation in self.equations:
+                replay.line = equation.source
+                result = apply(equation, [read(atom) for atom in equation.inputs])
+                env.update(zip(equation.outputs, result if isinstance(result, tuple) else (result,), strict=True))
         return [read(atom) for atom in self.outputs]
 
     def without_dead_code(self) -> Program:

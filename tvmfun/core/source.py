@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import ContextDecorator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -65,10 +66,53 @@ def named_call(fun: Callable[..., Any], *, name: str | None = None) -> Callable[
     return named_scope(getattr(fun, "__name__", "fun") if name is None else name)(fun)
 
 
+class Replay:
+    """A context in which ops come from lines that were traced before: those of the equations of a Program.
+
+    A transform applies ops for each equation. Their line is that of the equation, not of the call of the transform,
+    unless the user's code runs in between, such as a derivative rule.
+
+    >>> with Replay() as replay:
+    ...     replay.line = "model.py:7"
+    ...     user_line()
+    'model.py:7'
+    """
+
+    def __init__(self, line: str = "") -> None:
+        self.line = line
+        self.frame: FrameType | None = None
+        self.outer: Replay | None = None
+
+    def __enter__(self) -> Replay:
+        self.frame, self.outer = sys._getframe(1), _REPLAYS.innermost
+        _REPLAYS.innermost = self
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _REPLAYS.innermost = self.outer
+        self.frame = None  # which would keep its variables alive
+
+
+class _Replays(threading.local):
+    innermost: Replay | None = None
+
+
+_REPLAYS = _Replays()
+
+
 def user_line() -> str:
-    """``file:line`` of the innermost frame outside this package, and the enclosing scopes."""
-    frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_NOT_THE_USER):
+    """``file:line`` of the innermost frame outside this package, and the enclosing scopes.
+
+    Where equations are replayed, it is the line of the equation.
+    """
+    frame, replay = sys._getframe(1), _REPLAYS.innermost
+    while frame is not None:
+        while replay is not None and replay.frame is frame:
+            if replay.line:
+                return replay.line
+            replay = replay.outer
+        if not frame.f_code.co_filename.startswith(_NOT_THE_USER):
+            break
         frame = frame.f_back
     line = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
     return f"{line} (in {'/'.join(_SCOPES.names)})" if _SCOPES.names else line
