@@ -9,6 +9,8 @@ import pytest
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import ShapeDtype, errors, lax, profiling
+from tvmfun.lower import target as targets
+from tvmfun.lower.machine import Machine
 
 X = np.random.default_rng(0).normal(size=(64, 32)).astype("float32")
 W = np.random.default_rng(1).normal(size=(32, 48)).astype("float32")
@@ -82,6 +84,107 @@ def test_loops_and_captured_arrays_and_views():
     assert profile(lambda x: x, X).calls == () == profile(lambda x: x.reshape(-1), X).calls
     assert "0 kernels" in str(profile(lambda x: x, X))
     assert len(profile(lambda x: tnp.exp(x), np.zeros((0, 3), "float32")).calls) == 0
+
+
+def inner_calls(function, *args, **options):
+    """The control op of a function, and the calls of the kernels in it by their first op."""
+    found = profile(function, *args, **options)
+    (outer,) = [call for call in found.calls if call.rule == "control"]
+    assert outer.seconds == pytest.approx(sum(call.seconds for call in outer.inner)) and outer.calls == 1
+    return found, outer, {call.name.rpartition("_")[0]: call.calls for call in outer.inner}
+
+
+def test_kernels_of_a_loop_share_its_time(tmp_path):
+    def step(c, row):
+        c = tnp.tanh(row @ W + c)
+        return c, tnp.sum(c)
+
+    found, outer, calls = inner_calls(lambda x: lax.scan(step, tnp.zeros((8, 48)), x), X.reshape(8, 8, 32))
+    assert calls["dot_general_add_tanh"] == 8 and all(count in (1, 8) for count in calls.values())
+    product = next(call for call in outer.inner if call.name.startswith("dot_general"))
+    assert product.rule == "contraction" and product.flops >= 8 * 2 * 8 * 32 * 48
+    assert product.lines == (f"{__file__}:{step.__code__.co_firstlineno + 1}",)
+    rows = str(found).splitlines()[2:]
+    (row,) = [row for row in rows if product.name in row]
+    assert f"  {product.name}" in row and row.split()[2] == "8"
+    assert rows.index(row) > next(i for i, other in enumerate(rows) if outer.name in other)
+    found.save(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    (whole,) = [event for event in events if event["name"] == outer.name]
+    inner = [event for event in events if event["name"] in {call.name for call in outer.inner}]
+    assert len(inner) == len(outer.inner) and all(event["ts"] >= whole["ts"] for event in inner)
+    assert max(event["ts"] + event["dur"] for event in inner) == pytest.approx(whole["ts"] + whole["dur"])
+
+
+def test_kernels_of_a_loop_in_a_loop():
+    def inner(c, row):
+        return tnp.cos(c * row), None
+
+    def outer(c, rows):
+        return tnp.sin(lax.scan(inner, c, rows)[0]), None
+
+    _, _, calls = inner_calls(lambda x: lax.scan(outer, tnp.ones(32), x.reshape(4, 16, 32))[0], X)
+    assert calls["multiply_cos"] == 64 and calls["sin"] == 4
+
+
+def test_kernels_of_the_branch_that_runs():
+    def function(i, x):
+        return lax.switch(i, [tnp.sin, tnp.cos, lambda x: x @ x.T @ x], x)
+
+    assert list(inner_calls(function, 1, X)[2]) == ["cos"]
+    _, outer, _ = inner_calls(function, 2, X)
+    products = [call for call in outer.inner if call.name.startswith("dot_general")]
+    assert [call.calls for call in products] == [1, 1]
+    assert sum(call.flops for call in products) == 4 * 64 * 64 * 32
+
+
+def test_kernels_of_a_loop_whose_length_is_not_known():
+    def function(n, x):
+        return lax.while_loop(lambda c: c[0] < n, lambda c: (c[0] + 1, tnp.sin(c[1])), (0, x))[1]
+
+    assert inner_calls(function, 7, X)[2]["sin"] == 7
+
+
+def test_kernels_that_write_in_place_in_a_loop_with_donation():
+    def function(table, rows):
+        return lax.fori_loop(0, 10, lambda i, table: table.at[rows[i]].add(1.0), table)
+
+    table = tnp.asarray(X)
+    _, outer, _ = inner_calls(function, table, np.arange(10) % 3, donate_argnums=0)
+    (update,) = [call for call in outer.inner if call.name.startswith("scatter")]
+    assert update.calls == 10 and 10 * 32 * 4 <= update.bytes < 10 * X.nbytes  # the table is not copied
+    np.testing.assert_array_equal(table, X)
+
+
+def test_two_loops_of_one_kernel():
+    def function(x, y):
+        loop = lambda x: lax.fori_loop(0, 5, lambda i, x: tnp.sin(x) + 1, x)
+        return loop(x), loop(y)
+
+    found = profile(function, X, X + 1)
+    first, second = [call for call in found.calls if call.rule == "control"]
+    assert first.name == second.name and [call.name for call in first.inner] == [call.name for call in second.inner]
+    assert {call.calls for call in first.inner if "sin" in call.name} == {5}
+    assert sum(call.seconds for call in second.inner) == pytest.approx(second.seconds)
+    (row,) = [row for row in str(found).splitlines() if "sin" in row]
+    assert row.split()[2] == "10"
+
+
+@pytest.mark.skipif(Machine.of(targets.host()).cores == 1, reason="steps run in parallel on several cores")
+def test_steps_in_parallel_are_one_kernel():
+    x = np.ones((64, 64, 64), "float32")
+    _, outer, _ = inner_calls(lambda x: lax.map(lambda row: tnp.tanh(row @ row), x), x)
+    (steps,) = outer.inner
+    assert steps.rule == "control" and steps.calls == 64 and steps.flops == 64 * (2 * 64**3 + 64**2)
+
+
+def test_kernels_of_a_vmapped_loop_and_its_gradient():
+    def function(x):
+        return lax.scan(lambda c, row: (tnp.tanh(c * row), tnp.sum(c)), tnp.ones(8), x)[0].sum()
+
+    found = profile(tvmfun.vmap(tvmfun.grad(function)), X.reshape(4, 16, 32)[:, :, :8])
+    loops = [call for call in found.calls if call.rule == "control"]
+    assert len(loops) == 2 and all(any(call.calls == 16 for call in loop.inner) for loop in loops)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "bool", "int8", "float64"])

@@ -14,6 +14,7 @@ from tvmfun.lower.fusion.kernel import Kernel
 from tvmfun.lower.machine import Machine
 from tvmfun.lower.schedule import schedule, schedule_in_place
 from tvmfun.lower.schedule.control_ops import function as control
+from tvmfun.lower.schedule.control_ops.stopwatch import Stopwatch
 from tvmfun.lower.tuning import database
 
 _KERNELS: OrderedDict[tuple[Any, ...], tirx.PrimFunc | None] = OrderedDict()
@@ -21,7 +22,12 @@ _KERNELS_KEPT = 4096
 
 
 def scheduled(
-    kernel: Kernel, target: Target, in_place: InPlace = (), is_inside: bool = False, calls: bool = False
+    kernel: Kernel,
+    target: Target,
+    in_place: InPlace = (),
+    is_inside: bool = False,
+    calls: bool = False,
+    stopwatch: Stopwatch | None = None,
 ) -> tirx.PrimFunc | None:
     """Returns the scheduled kernel; None if it cannot write the results ``in_place``.
 
@@ -31,7 +37,10 @@ def scheduled(
         in_place: the results to write over inputs.
         is_inside: whether it runs inside of control flow, on parts of arrays. Then no tuned schedule is used.
         calls: whether control flow may call other functions.
+        stopwatch: takes the times of kernels inside of control flow.
     """
+    if kernel.is_control and stopwatch is not None:
+        return control.prim_func(kernel, _scheduled_inside, target, in_place, calls, stopwatch)
     # The order in which a tuned schedule writes is unknown, so kernels that share memory or loops cannot use it.
     record = database.find(kernel.text, target) if not (is_inside or in_place) else None
     is_cpu = targets.is_cpu(target)
@@ -54,8 +63,7 @@ def _new(
     calls: bool,
 ) -> tirx.PrimFunc | None:
     if kernel.is_control:
-        inner = lambda kernel, target, in_place: scheduled(kernel, target, in_place, is_inside=True)
-        return control.prim_func(kernel, inner, target, in_place, calls)
+        return control.prim_func(kernel, _scheduled_inside, target, in_place, calls)
     function = kernel.prim_func()
     if is_inside:
         function = function.with_attr("tvmfun.inside", True)
@@ -64,6 +72,10 @@ def _new(
         return schedule_in_place(function, target, [(pair.input, first + pair.output) for pair in in_place])
     tuned = database.tuned(record, function) if record else None
     return tuned or schedule(function, target)
+
+
+def _scheduled_inside(kernel: Kernel, target: Target, in_place: InPlace) -> tirx.PrimFunc | None:
+    return scheduled(kernel, target, in_place, is_inside=True)
 
 
 def clear_cache() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from functools import partial
 
 import tvm
 from tvm import tirx
@@ -45,6 +46,7 @@ from tvmfun.lower.rewrite.scatter_updates import fuse_scatter_updates
 from tvmfun.lower.rewrite.slice_updates import update_slices
 from tvmfun.lower.rewrite.split_products import split_products
 from tvmfun.lower.rewrite.weak_conversions import drop_weak_conversions
+from tvmfun.lower.schedule.control_ops.stopwatch import Stopwatch
 from tvmfun.runtime.cuda_module import CudaModule
 from tvmfun.runtime.plan import DynamicPlan, Plan
 from tvmfun.runtime.workspaces import kept_by_threads
@@ -131,12 +133,17 @@ def build_with_steps(
     is_timed: bool = False,
     exported: bool = False,
     emission: Callable[[], Emission | None] = lambda: None,
+    stopwatch: Stopwatch | None = None,
 ) -> tuple[NativeModule, Plan | DynamicPlan, list[Step]]:
-    """Like :func:`build`, and also returns the kernel calls in order; with ``is_timed``, ``main`` reads a clock."""
+    """Like :func:`build`, and also returns the kernel calls in order.
+
+    With ``is_timed``, ``main`` reads a clock between its kernels, and ``stopwatch`` takes the times of those inside of
+    control flow.
+    """
     is_optimized = bool(program.sizes) or work(program) > _LITTLE_WORK
     # Threads compile the first kernels while others are still being scheduled.
     with Kernels(target, is_optimized, exported, emission) as kernels:
-        module, builder = _scheduled(program, target, donated, kernels.add)
+        module, builder = _scheduled(program, target, donated, kernels.add, stopwatch)
         with stage("lowering"):
             plan, steps = plan_memory(module["main"], list(program.sizes))
             native = NativeModule(kernels, steps, plan.slots, target, is_timed)
@@ -167,9 +174,10 @@ def _scheduled(
     target: Target,
     donated: Collection[int],
     on_function: Callable[[tvm.ir.GlobalVar, tirx.PrimFunc], None] = lambda name, function: None,
+    stopwatch: Stopwatch | None = None,
 ) -> tuple[tvm.IRModule, ModuleBuilder]:
     with stage("fusion"):
         kernels = fused_kernels(program, target, donated)
-    builder = ModuleBuilder(program, target, kernel_cache.scheduled, on_function)
+    builder = ModuleBuilder(program, target, partial(kernel_cache.scheduled, stopwatch=stopwatch), on_function)
     with stage(f"schedules of {len(kernels)} kernels"):
         return builder.build(kernels), builder

@@ -21,6 +21,7 @@ from tvm.target import Target
 
 from tvmfun.llvm_modules import empty_module, parsed, with_added
 from tvmfun.lower.codegen.memory_plan import NO_SLOT, Call, Store, number
+from tvmfun.lower.schedule.control_ops.stopwatch import LAP
 from tvmfun.lower.tir.calling_convention import SYMBOL_PREFIX
 from tvmfun.runtime.plan import Address, Size
 from tvmfun.threads import TABLE, WRITE_ADDRESSES
@@ -42,6 +43,39 @@ define internal void @tvmfun.tick(ptr %table, i64 %called) {{
   %time = getelementptr [{TIMESPEC_BYTES} x i8], ptr %times, i64 %called
   %status = call i32 @clock_gettime(i32 {_MONOTONIC}, ptr %time)
   ret void
+}}
+"""
+
+# Adds the time since it last returned, and a call, to the two numbers at the address that it is given.
+_LAP = f"""@tvmfun.last = internal global i64 0
+
+define internal i64 @tvmfun.now() {{
+  %time = alloca [2 x i64]
+  %status = call i32 @clock_gettime(i32 {_MONOTONIC}, ptr %time)
+  %seconds = load i64, ptr %time
+  %rest.at = getelementptr i64, ptr %time, i64 1
+  %rest = load i64, ptr %rest.at
+  %whole = mul i64 %seconds, 1000000000
+  %now = add i64 %whole, %rest
+  ret i64 %now
+}}
+
+define internal i32 @{SYMBOL_PREFIX}{LAP}(ptr %self, ptr %given, i32 %number.given, ptr %result) {{
+  %record.at = getelementptr {_ARGUMENT}, ptr %given, i64 0, i32 2
+  %record = load ptr, ptr %record.at
+  %now = call i64 @tvmfun.now()
+  %last = load i64, ptr @tvmfun.last
+  %lap = sub i64 %now, %last
+  %before = load i64, ptr %record
+  %sum = add i64 %before, %lap
+  store i64 %sum, ptr %record
+  %calls.at = getelementptr i64, ptr %record, i64 1
+  %calls = load i64, ptr %calls.at
+  %more = add i64 %calls, 1
+  store i64 %more, ptr %calls.at
+  %end = call i64 @tvmfun.now()
+  store i64 %end, ptr @tvmfun.last
+  ret i32 0
 }}
 """
 
@@ -112,7 +146,7 @@ class MainFunction:
         addresses += [*map(_symbol, self.local), *(f"ptr @{_store_of(bits)}" for bits in widths)]
         others += [_function(_store_of(bits), _STORE.replace("BITS", str(bits)), "internal ", "") for bits in widths]
         if self.clock_slot is not None:
-            others.append(_CLOCK.replace("SLOT", str(self.clock_slot)))
+            others.append(_CLOCK.replace("SLOT", str(self.clock_slot)) + _LAP)
         main = _function("main", _RUN.replace("LOOP", loop))
         return with_added(text, types, main, _array("tvmfun.kernels", "ptr", addresses, kind), *self._data(), *others)
 
@@ -127,6 +161,8 @@ class MainFunction:
 
         def definition(declared: re.Match) -> str:
             name = declared[1]
+            if name == LAP:
+                return ""  # defined with the clock
             if name not in index:
                 return declared[0]
             return _function(name, _CALL_BY_TABLE.replace("INDEX", index[name]), "internal ")

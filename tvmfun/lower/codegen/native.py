@@ -219,8 +219,8 @@ class NativeModule:
         if joined is None:
             kernels.finish()
         functions, self._optimized = joined or (kernels.callers, kernels.optimized)
-        # Callers contain nothing but calls, so optimizing them does not pay.
-        options = {_OPT_LEVEL: 0} if joined is None else {}
+        # Callers contain nothing but calls, so optimizing them does not pay. Those with a clock have small kernels.
+        options = {_OPT_LEVEL: 0} if joined is None and not is_timed else {}
         self._target = Target({**target.export(), **options})
         # Not yet built: calls of other modules differ between a library and modules in memory.
         with held_interrupts():

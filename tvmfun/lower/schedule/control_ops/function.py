@@ -11,6 +11,7 @@ from tvmfun.lower.fusion.in_place import InPlace
 from tvmfun.lower.fusion.kernel import Kernel
 from tvmfun.lower.schedule.control_ops.buffer_refs import with_bits
 from tvmfun.lower.schedule.control_ops.statements import Schedule, StatementBuilder
+from tvmfun.lower.schedule.control_ops.stopwatch import Stopwatch
 from tvmfun.lower.tir.calling_convention import called_functions
 
 # The attribute of a function that holds its callees, by name.
@@ -18,7 +19,12 @@ _CALLEES = "tvmfun.callees"
 
 
 def prim_func(
-    kernel: Kernel, schedule: Schedule, target: Target, in_place: InPlace = (), calls: bool = False
+    kernel: Kernel,
+    schedule: Schedule,
+    target: Target,
+    in_place: InPlace = (),
+    calls: bool = False,
+    stopwatch: Stopwatch | None = None,
 ) -> tirx.PrimFunc:
     """The function of a control op.
 
@@ -28,8 +34,10 @@ def prim_func(
         target: what to compile for.
         in_place: the results to write over inputs, each allowed by :func:`can_be_in_place`; they have no parameters.
         calls: whether it may call other functions, which :func:`with_callees` returns.
+        stopwatch: takes the times of its kernels, if it may call functions.
     """
-    builder = StatementBuilder(schedule, target, calls)
+    laps = stopwatch.laps(kernel, in_place) if stopwatch and calls else None
+    builder = StatementBuilder(schedule, target, calls, laps)
     inputs = [builder.parameter(atom.aval, f"x{i}") for i, atom in enumerate(kernel.inputs)]
     over = {pair.output: inputs[pair.input] for pair in in_place}
     outputs = [over.get(i) or builder.parameter(out.aval, f"y{i}") for i, out in enumerate(kernel.outputs)]

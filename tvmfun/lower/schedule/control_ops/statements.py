@@ -33,6 +33,7 @@ from tvmfun.lower.machine import Machine
 from tvmfun.lower.schedule.control_ops import liveness, signals
 from tvmfun.lower.schedule.control_ops.buffer_refs import BufferPool, BufferRef, is_same, redirected, with_bits
 from tvmfun.lower.schedule.control_ops.late_scatters import scatter_late, scattered
+from tvmfun.lower.schedule.control_ops.stopwatch import Lap, started, timed
 from tvmfun.lower.tir.build import buffer, constant, nbytes, substitute
 from tvmfun.lower.tir.calling_convention import Stack
 from tvmfun.lower.tir.overwrite import writes_once
@@ -69,11 +70,13 @@ class StatementBuilder:
         schedule: schedules the kernels of the Programs.
         target: what to compile for.
         calls: whether kernels may be separate functions.
+        laps: takes the times of kernels; then all are separate functions.
     """
 
-    def __init__(self, schedule: Schedule, target: Target, calls: bool) -> None:
+    def __init__(self, schedule: Schedule, target: Target, calls: bool, laps: list[Lap] | None = None) -> None:
         self._schedule = schedule
         self._calls = calls
+        self._laps = laps
         self._fused: dict[int, tuple[Program, list[Kernel]]] = {}
         self.target = target
         self.buffers: list[tirx.Buffer] = []
@@ -85,8 +88,9 @@ class StatementBuilder:
 
     def write(self, equation: Equation, inputs: Sequence[BufferRef], outputs: Sequence[BufferRef]) -> tirx.Stmt:
         """The statements of a control op."""
-        self._calls = self._calls and self._count(equation) > _FEW_KERNELS
-        return self._stack.around(equation.op.compute(self, inputs, outputs, **equation.params))
+        self._calls = self._calls and (self._laps is not None or self._count(equation) > _FEW_KERNELS)
+        body = equation.op.compute(self, inputs, outputs, **equation.params)
+        return self._stack.around(body if self._laps is None else started(self._stack, body))
 
     def _count(self, equation: Equation) -> int:
         """The number of kernels in the Programs of a control op."""
@@ -163,7 +167,8 @@ class StatementBuilder:
             body, buffers = self._in_one_thread(lambda: step(i))
             if sum(map(nbytes, buffers)) <= _STEP_BYTES:
                 body = tirx.SeqStmt([*map(tirx.AllocBuffer, buffers), body]) if buffers else body
-                return tirx.For(i, 0, extent, tirx.ForKind.PARALLEL, body)
+                steps = tirx.For(i, 0, extent, tirx.ForKind.PARALLEL, body)
+                return self._timed(steps, program.name, "control", self._kernels(program), steps=length)
         period = self._period(length, program)
         if period is None:
             return _serial(i, extent, step(i))
@@ -442,21 +447,24 @@ class StatementBuilder:
         if kernel.outputs[0].aval.size == 0:
             return tirx.Evaluate(tirx.const(0, "int32"))
         function = self._schedule(kernel, self.target, in_place) if in_place else None
-        if (
-            function is None
-            and _is_scatter(kernel)
-            and is_same(refs[kernel.inputs.index(kernel.equations[0].inputs[0])], refs[-1])
-        ):
-            function = self.scatter_in_place(kernel)
+        if function is None and _is_scatter(kernel):
+            source = kernel.inputs.index(kernel.equations[0].inputs[0])
+            if is_same(refs[source], refs[-1]):
+                function, in_place = self.scatter_in_place(kernel), (Overwrite(source, 0),)
         if function is None:
-            function = self.scheduled(kernel)
-        elif in_place:
-            written = {len(kernel.inputs) + pair.output for pair in in_place}
-            refs = [ref for i, ref in enumerate(refs) if i not in written]
-        else:
-            refs = refs[:-1]
+            function, in_place = self.scheduled(kernel), ()
+        written = {len(kernel.inputs) + pair.output for pair in in_place}
+        refs = [ref for i, ref in enumerate(refs) if i not in written]
         call = self._call(kernel, function, refs) if self._calls else None
-        return call or _inline(kernel, function, refs)
+        body = call or _inline(kernel, function, refs)
+        return self._timed(body, kernel.name, str(function.attrs["tvmfun.rule"]), [kernel], in_place=in_place)
+
+    def _timed(self, body: tirx.Stmt, name: str, rule: str, kernels: Sequence[Kernel], **options: Any) -> tirx.Stmt:
+        """A statement that runs kernels, with a reading of the clock where their times are taken."""
+        if self._laps is None or self.is_serial:
+            return body
+        self._laps.append(Lap(name, rule, tuple(kernels), **options))
+        return timed(self._stack, body, self._laps[-1])
 
     def _call(self, kernel: Kernel, function: tirx.PrimFunc, refs: Sequence[BufferRef]) -> tirx.Stmt | None:
         """The call of a kernel's function, or None if it must be inlined.
