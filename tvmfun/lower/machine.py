@@ -174,6 +174,10 @@ class Machine:
         """The usual number of columns of a register tile of sums of a dtype."""
         return 2 * self.lanes(dtype)
 
+    def has_masked_loads(self, bits: int) -> bool:
+        """Whether an instruction loads some elements of so many bits of a vector."""
+        return ("avx2" if bits >= 32 else "avx512bw") in self.features
+
     def lanes(self, dtype: str) -> int:
         """The number of elements of a dtype in one vector."""
         if dtype == "bfloat16":  # computed in float32

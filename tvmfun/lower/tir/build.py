@@ -256,6 +256,13 @@ def vectorized(like: Axis, width: int, body: Callable[[Expr], Stmt]) -> Stmt:
     return loop(like, width, body, ForKind.VECTORIZED)
 
 
+def loop_around(loop: For, body: Stmt) -> For:
+    """A copy of a loop, with a new variable, around another body."""
+    var = ir.Var(loop.loop_var.name, loop.loop_var.ty)
+    body = rewrite(body, (ir.Var, lambda other: var if other.same_as(loop.loop_var) else other))
+    return For(var, loop.min, loop.extent, loop.kind, body, loop.thread_binding, loop.annotations)
+
+
 def unrolled(like: Axis, extent: int, body: Callable[[Expr], Stmt]) -> Stmt:
     """A fully unrolled loop."""
     return loop(like, extent, body, ForKind.UNROLLED)

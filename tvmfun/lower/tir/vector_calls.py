@@ -13,7 +13,7 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.tirx import AllocBuffer, BufferStore, For, ForKind, Stmt
 
-from tvmfun.lower.tir.build import Expr, is_choice, seq
+from tvmfun.lower.tir.build import Expr, is_choice, loop_around, seq
 from tvmfun.lower.tir.math_calls import arguments_of, function_of, guarded_calls
 from tvmfun.lower.tir.vector_math.definitions import VectorFunction
 from tvmfun.lower.tir.vector_math.table import FUNCTIONS, INLINED, OF_USUAL_ARGUMENTS, is_called
@@ -79,7 +79,7 @@ def _expanded(store: BufferStore, loop: For | None, width: int) -> Stmt:
     calls = find(store.value, ir.Call)
     guarded = guarded_calls(calls)
     if not any(_is_replaced(call) and call not in guarded for call in calls):
-        return store if loop is None else _loop_around(loop, store)
+        return store if loop is None else loop_around(loop, store)
     lanes = 1 if loop is None else int(loop.extent)
     lane = tirx.const(0, "int32") if loop is None else loop.loop_var - loop.min
     statements: list[Stmt] = []
@@ -101,7 +101,7 @@ def _expanded(store: BufferStore, loop: For | None, width: int) -> Stmt:
 
     value = rewrite(store.value, (ir.Call, visit))
     last = BufferStore(store.buffer, value, store.indices)
-    return seq(*statements, last if loop is None else _loop_around(loop, last))
+    return seq(*statements, last if loop is None else loop_around(loop, last))
 
 
 class _Block(NamedTuple):
@@ -132,7 +132,7 @@ class _Block(NamedTuple):
         """Appends the computation of an expression."""
         buffer = self.register()
         store = BufferStore(buffer, value, [self.lane])
-        self.statements.append(store if self.loop is None else _loop_around(self.loop, store))
+        self.statements.append(store if self.loop is None else loop_around(self.loop, store))
         return buffer
 
     def called(self, call: ir.Call) -> tirx.Buffer:
@@ -151,13 +151,6 @@ def _part(argument: Expr | tirx.Buffer, begin: int, size: int) -> Expr:
     if isinstance(argument, tirx.FloatImm):
         return tirx.Broadcast(argument, size) if size > 1 else argument
     return argument[_indices(begin, size)]
-
-
-def _loop_around(loop: For, body: Stmt) -> For:
-    """A copy of the loop, with a new variable, around another body."""
-    var = ir.Var(loop.loop_var.name, loop.loop_var.ty)
-    body = rewrite(body, (ir.Var, lambda other: var if other.same_as(loop.loop_var) else other))
-    return For(var, loop.min, loop.extent, loop.kind, body, loop.thread_binding, loop.annotations)
 
 
 def _indices(begin: int, size: int) -> Expr:

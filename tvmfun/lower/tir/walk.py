@@ -50,6 +50,20 @@ def find_outside_indices(body: Any, kind: type) -> list[Any]:
     return nodes
 
 
+def find_outermost(value: Any, is_wanted: Callable[[Any], bool]) -> list[Any]:
+    """All calls and loads in an expression for which ``is_wanted`` holds, but not those within another one."""
+    nodes: list[Any] = []
+
+    def visit(node: Any) -> Any:
+        if not is_wanted(node):
+            return None
+        nodes.append(node)
+        return _SKIP
+
+    _WALK(value, [(_index(kind), visit) for kind in (ir.Call, ir.TensorLoad)], [], _PREORDER)
+    return nodes
+
+
 def called(value: Any) -> str | None:
     """The name of the operator that an expression calls; None if it is not such a call."""
     return getattr(getattr(value, "op", None), "name", None)

@@ -53,6 +53,7 @@ from tvmfun.lower.schedule.stage_passes import (
 from tvmfun.lower.schedule.stages import AnyStage, Block, Opaque, Stage, is_map, is_window, parse, without_empty
 from tvmfun.lower.tir import build, intrinsics
 from tvmfun.lower.tir.build import Axis, Env, Size, volume
+from tvmfun.lower.tir.masked_loads import mask_loads
 from tvmfun.lower.tir.overwrite import writes_once
 
 __all__ = ["schedule", "schedule_in_place"]
@@ -100,7 +101,7 @@ def schedule(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFunc:
         text = f"[schedule] a kernel is compiled without a schedule, and slow: {type(error).__name__}: {error}"
         warnings.warn(text, PerformanceWarning, stacklevel=2)
         scheduled = None
-    return intrinsics.expand(scheduled or parallelize(func).with_attr(RULE, "fallback"), machine.lanes("float32"))
+    return _expanded(scheduled or parallelize(func).with_attr(RULE, "fallback"), machine)
 
 
 def schedule_in_place(
@@ -119,7 +120,12 @@ def schedule_in_place(
     """
     machine = Machine.of(target)
     scheduled = _schedule(func, machine, in_place)
-    return scheduled and intrinsics.expand(scheduled, machine.lanes("float32"))
+    return scheduled and _expanded(scheduled, machine)
+
+
+def _expanded(func: tirx.PrimFunc, machine: Machine) -> tirx.PrimFunc:
+    """A scheduled function in terms of what TVM vectorizes."""
+    return intrinsics.expand(mask_loads(func, machine.has_masked_loads), machine.lanes("float32"))
 
 
 def _schedule(func: tirx.PrimFunc, machine: Machine, in_place: Sequence[tuple[Buffer, Buffer]]) -> tirx.PrimFunc | None:
