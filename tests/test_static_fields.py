@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import tvmfun
+import tvmfun.numpy as tnp
 from tvmfun import tree
 from tvmfun.errors import ArgumentError
 
@@ -75,6 +76,35 @@ class Compared:
 @dataclass
 class Options:
     sizes: list
+
+
+@pytest.mark.parametrize("make", [tnp.float32, np.array, lambda x: np.ones((1, 1)) * x, lambda x: tnp.full(1, x)])
+def test_one_number_as_an_array(make):
+    count = 0
+
+    @tvmfun.jit
+    def scaled(layer):
+        nonlocal count
+        count += 1
+        return layer.kernel * layer.activation
+
+    for number in (2.0, 2.0, 3.0, 2.0):
+        np.testing.assert_array_equal(np.ravel(scaled(Dense(np.ones(2), None, make(number)))), [number, number])
+    assert count == 2
+    grown = tvmfun.grad(lambda layer: tnp.sum(layer.kernel * layer.activation))(Dense(tnp.ones(2), None, make(3.0)))
+    np.testing.assert_array_equal(grown.kernel, [3.0, 3.0])
+    assert np.shape(grown.activation) == np.shape(make(3.0))
+    with pytest.raises(ArgumentError, match="'activation' must not hold arrays, got Tracer"):
+        tvmfun.jit(lambda x: tree.leaves(Dense(1, None, x)))(1.0)
+
+
+def test_an_array_that_changes_later_does_not_change_the_structure():
+    number = np.array([1.0])
+    structure = tree.structure(Dense(1, None, number))
+    number[0] = 2.0
+    assert tree.unflatten(structure, [1]).activation[0] == 1.0
+    assert structure != tree.structure(Dense(1, None, number))
+    assert tree.structure(Dense(1, None, np.float32(1))) != tree.structure(Dense(1, None, np.array(1.0)))
 
 
 def test_what_static_fields_may_hold():

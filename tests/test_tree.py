@@ -510,7 +510,9 @@ def test_a_flattener_leaves_mistakes_to_flatten():
     flattener(Norm(1))
     flattener(Norm(1))
     with pytest.raises(ArgumentError, match=r"static field 'axis' must not hold arrays, got ndarray"):
-        flattener(Norm(1, axis=np.ones(1)))
+        flattener(Norm(1, axis=np.ones(2)))
+    for number in (np.ones(1), np.ones(1), np.zeros(1), np.zeros(()), tnp.zeros(())):
+        assert flattener(Norm(1, axis=number)) == tree.flatten(Norm(1, axis=number))
     assert flattener(Norm(1, axis=[0])) == tree.flatten(Norm(1, axis=[0]))
     assert flattener(Norm(1, axis=(0,))) == tree.flatten(Norm(1, axis=(0,)))
 

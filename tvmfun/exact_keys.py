@@ -75,10 +75,10 @@ class UnhashableError(TypeError):
 
 
 def copied(value: Any) -> Any:
-    """Returns the value with copies of lists, dictionaries, sets and dataclasses that may change.
+    """Returns the value with copies of lists, dictionaries, sets, dataclasses and arrays that may change.
 
     Raises:
-        UnhashableError: for a part that is none of these and has no hash.
+        UnhashableError: for a part that is none of these and has no hash, and for arrays, unless they are one number.
 
     >>> options = {"sizes": [1, 2]}
     >>> copied(options) == options, copied(options)["sizes"] is options["sizes"]
@@ -90,6 +90,10 @@ def copied(value: Any) -> Any:
         kind = type(value)
     else:
         return value
+    if hasattr(value, "__array__"):
+        if not _is_number(value):
+            raise UnhashableError(value)
+        return value.copy() if isinstance(value, np.ndarray) else value  # others do not change
     comparison = kind.__eq__
     if comparison is tuple.__eq__:
         parts = map(copied, value)
@@ -105,6 +109,14 @@ def copied(value: Any) -> Any:
     elif comparison is not set.__eq__:
         raise UnhashableError(value)
     return result
+
+
+def _is_number(array: Any) -> bool:
+    """Whether an array has one element, whose value is known."""
+    try:
+        return np.asarray(array).size == 1
+    except TypeError:  # it is being traced
+        return False
 
 
 def exact_key(value: Any) -> Hashable:
@@ -123,6 +135,9 @@ def exact_key(value: Any) -> Hashable:
         return value.key if isinstance(value, StaticSnapshot) else exact_key(value.value)
     if isinstance(value, np.generic):
         return kind, value.dtype, value.tobytes()
+    if hasattr(value, "__array__") and kind.__hash__ is None:
+        array = np.asarray(value)
+        return kind, str(getattr(value, "aval", array.dtype)), array.shape, array.tobytes()
     comparison = kind.__eq__
     if comparison is float.__eq__:
         return kind, float.hex(value)

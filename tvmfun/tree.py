@@ -365,8 +365,9 @@ def register_dataclass(
     """Makes a dataclass a container whose children are its fields; works as a decorator, too.
 
     Unflattening calls neither ``__init__`` nor ``__post_init__``. Static fields belong to the structure: they are
-    compared with ``==``, and must not hold arrays. A compiled function tells apart values that are equal but compute
-    something else, such as 2 and 2.0. Lists, dictionaries, sets and dataclasses, which may change, are copied.
+    compared with ``==``, and must not hold arrays of several elements. A compiled function tells apart values that are
+    equal but compute something else, such as 2 and 2.0. Lists, dictionaries, sets and dataclasses, which may change,
+    are copied.
 
     Args:
         cls: a dataclass.

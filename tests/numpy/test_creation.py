@@ -1,5 +1,7 @@
 """Making arrays, at once and traced, against NumPy."""
 
+from array import array
+
 import numpy as np
 import pytest
 
@@ -140,3 +142,35 @@ def test_arrays_like_a_shape_and_a_dtype():
         assert (np.asarray(result, "float32") == value).all()
         assert tvmfun.jit(lambda create=create: create(shape_dtype))().dtype == dtypes.bfloat16
     assert tnp.zeros_like(shape_dtype, "int32", (4,)).shape == (4,)
+
+
+class Interface:
+    """As images of PIL: no ``__array__``."""
+
+    __array_interface__ = np.arange(3, dtype="int32").__array_interface__
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Interface(),
+        array("f", [1, 2]),
+        array("d"),
+        memoryview(b"abc"),
+        memoryview(np.arange(6.0, dtype="float32").reshape(2, 3)[:, ::2]),
+        bytearray(b"ab"),
+        [Interface(), Interface()],
+    ],
+)
+def test_objects_that_numpy_reads(value):
+    expected = np.asarray(value)
+    for made in (tnp.asarray(value), tnp.array(value), tvmfun.jit(lambda: tnp.asarray(value))()):
+        assert made.dtype == expected.dtype
+        np.testing.assert_array_equal(made, expected)
+    np.testing.assert_array_equal(tnp.asarray(value, "int8"), expected.astype("int8"))
+
+
+@pytest.mark.parametrize("value", [b"abc", "abc", object(), None, {1}, memoryview(b"ab").cast("c")])
+def test_objects_that_are_no_numbers(value):
+    with pytest.raises(DtypeError, match="asarray"):
+        tnp.asarray(value)

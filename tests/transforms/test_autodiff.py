@@ -305,3 +305,24 @@ def test_derivatives_of_strong_arrays_are_strong(derive):
         for derivative in (derive(f), jit(derive(f))):
             got = derivative(x)
             assert got.dtype == "float64" and not got.weak_type
+
+
+def test_arguments_without_floats():
+    f = lambda i, x: i * x
+    assert float(tvmfun.grad(f, allow_int=True)(3, 2.0)) == 0
+    value, (of_i, of_x) = tvmfun.value_and_grad(f, (0, 1), allow_int=True)(3, 2.0)
+    assert (float(value), of_i.dtype, int(of_i), float(of_x)) == (6, np.dtype("int32"), 0, 3)
+    rows = tvmfun.jacrev(f, (0, 1), allow_int=True)(tnp.arange(2), tnp.ones(2))
+    np.testing.assert_array_equal(rows[0], np.zeros((2, 2)))
+    np.testing.assert_array_equal(rows[1], [[0, 0], [0, 1]])
+    assert tvmfun.vmap(tvmfun.grad(f, allow_int=True), (0, None))(tnp.arange(3), 2.0).shape == (3,)
+    with pytest.raises(errors.GradientError, match="argument 0 must have a float leaf"):
+        tvmfun.grad(f)(3, 2.0)
+
+
+@pytest.mark.parametrize("name", ["grad", "value_and_grad", "jacfwd", "jacrev", "hessian"])
+def test_there_are_no_holomorphic_derivatives(name):
+    transform = getattr(tvmfun, name)
+    transform(lambda x: x * x, holomorphic=False)(3.0)
+    with pytest.raises(errors.ArgumentError, match="there are no complex numbers, got holomorphic=True"):
+        transform(lambda x: x * x, holomorphic=True)

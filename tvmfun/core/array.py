@@ -445,11 +445,22 @@ def _host_view(tensor: tvm.runtime.Tensor, dtype: np.dtype) -> np.ndarray:
     return np.from_dlpack(tensor)
 
 
+def is_foreign_array(value: Any) -> bool:
+    """Whether a value is an array of another library, or lends its memory, as a ``memoryview`` does."""
+    if any(hasattr(value, name) for name in ("__dlpack__", "__array__", "__array_interface__")):
+        return True
+    try:
+        memoryview(value).release()
+    except TypeError:
+        return False
+    return True
+
+
 def foreign_array(value: Any, where: str) -> DeviceArray:
-    """Copies an array of another library that supports DLPack or ``__array__``.
+    """Copies an array of another library that supports DLPack, or what NumPy reads.
 
     Raises:
-        DtypeError: if it has neither, or if tvmfun has no such dtype.
+        DtypeError: if it cannot be read, or if tvmfun has no such dtype.
     """
     if hasattr(value, "__dlpack__"):
         if hasattr(value, "resolve_neg"):  # PyTorch's DLPack ignores a sign that is yet to be applied

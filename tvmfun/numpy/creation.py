@@ -12,7 +12,7 @@ import numpy as np
 
 from tvmfun import dtypes
 from tvmfun.core import dims
-from tvmfun.core.array import Array, DeviceArray, ShapeDtype, device_array, duplicate, foreign_array
+from tvmfun.core.array import Array, DeviceArray, ShapeDtype, device_array, duplicate, foreign_array, is_foreign_array
 from tvmfun.core.dims import Dim
 from tvmfun.core.interpreter import is_tracing
 from tvmfun.core.leaf import abstract, of_dataclass
@@ -91,7 +91,8 @@ def asarray(a: Any, dtype: Any = None, order: Any = None, *, copy: bool | None =
     """Returns an array with the elements of ``a``.
 
     Args:
-        a: an array of any library that supports DLPack or ``__array__``, a number, or nested sequences.
+        a: an array of any library that supports DLPack, ``__array__``, ``__array_interface__`` (images of PIL) or
+            buffers, a number, or nested sequences.
         dtype: of the result. By default that of ``a``; Python numbers become bool, int32 or float32.
         order: for NumPy: ``"K"``, ``"A"`` or ``"C"``; all arrays are in row-major order.
         copy: True for a buffer of its own, which no one else can donate; False to insist on sharing memory, which
@@ -124,7 +125,7 @@ def asarray(a: Any, dtype: Any = None, order: Any = None, *, copy: bool | None =
         result = device_array(number, weak=kind is None)
     elif isinstance(a, list | tuple | range):
         result = _from_sequence(a, kind)
-    elif hasattr(a, "__dlpack__") or hasattr(a, "__array__"):
+    elif is_foreign_array(a):
         result = foreign_array(a, "asarray")
     else:
         hint = of_dataclass(a) or "numbers or arrays"

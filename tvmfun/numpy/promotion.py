@@ -10,7 +10,7 @@ import numpy as np
 from tvmfun import dtypes
 from tvmfun.boundary import described
 from tvmfun.core import dims
-from tvmfun.core.array import Array, ShapeDtype, device_array, foreign_array
+from tvmfun.core.array import Array, ShapeDtype, device_array, foreign_array, is_foreign_array
 from tvmfun.core.dims import Dim
 from tvmfun.core.leaf import abstract, scalar_of
 from tvmfun.errors import ArgumentError, DtypeError
@@ -37,7 +37,7 @@ def operand(name: str, value: Any) -> Any:
         return value
     if isinstance(value, Dim):
         return dims.as_array(value)
-    if hasattr(value, "__dlpack__") or hasattr(value, "__array__"):
+    if is_foreign_array(value):
         return foreign_array(value, name)
     raise DtypeError(
         name,

@@ -8,6 +8,7 @@ a Program for each platform.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -188,6 +189,9 @@ custom_vjp_call = register(
 
 # -- custom_jvp --------------------------------------------------------------------------------------------------------
 
+# Whether derivative rules are being transposed.
+_TRANSPOSES: ContextVar[bool] = ContextVar("transposes rules", default=False)
+
 
 def _jvp_shape(*avals: ShapeDtype, program: Program, rule: Rule, captured: int) -> tuple:
     return program.out_avals
@@ -202,8 +206,14 @@ def _jvp_pushforward(args, tangents, *, program, rule, captured):
 
 
 def _jvp_pullback(active, *args, program, rule, captured):
-    """Reverse mode: the rule is linear in the tangents, so its transpose maps cotangents to cotangents."""
+    """Reverse mode: the rule is linear in the tangents, so its transpose maps cotangents to cotangents.
+
+    A rule may call the function itself on tangents, in which it is linear. There its Program is transposed, as in JAX.
+    """
     _refuse_captured("custom_jvp", program, active, captured)
+    if _TRANSPOSES.get():
+        tape = Tape(program, args, active)
+        return tuple(tape.outputs), tape.backward
     primals = args[captured:]
     moving = [i for i, flag in enumerate(active[captured:]) if flag]
     count = len(program.outputs)
@@ -215,7 +225,11 @@ def _jvp_pullback(active, *args, program, rule, captured):
     avals = [_example(primals[i], False) for i in moving]
     traced = trace_leaves(linear, avals, program.name)
     seeds = traced.out_avals[count:]
-    backward = transposed(traced, avals, seeds, "custom_jvp")
+    token = _TRANSPOSES.set(True)
+    try:
+        backward = transposed(traced, avals, seeds, "custom_jvp")
+    finally:
+        _TRANSPOSES.reset(token)
     nowhere = [zeros(aval) for aval in avals]
 
     def pull(gs: Sequence[Any]) -> list:

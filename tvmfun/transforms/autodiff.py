@@ -25,13 +25,21 @@ from tvmfun.typing import ArrayLike, PyTree
 # -- grad ------------------------------------------------------------------------------------------------------------
 
 
-def grad(fun: Callable, argnums: int | Sequence[int] = 0, *, has_aux: bool = False) -> Callable[..., Any]:
+def grad(
+    fun: Callable,
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+) -> Callable[..., Any]:
     r"""Returns a function that computes the gradient of ``fun``, :math:`\nabla f`.
 
     Args:
         fun: a function of trees of arrays with a scalar float result.
         argnums: the position, or positions, of the arguments to differentiate with respect to.
         has_aux: whether ``fun`` returns ``(loss, aux)``; the gradient function then returns ``(gradient, aux)``.
+        holomorphic: must be False: there are no complex numbers.
+        allow_int: whether an argument may have no float leaf, so that its gradient is zero.
 
     Returns:
         A function with the arguments of ``fun``. Its result has the tree of the argument, or is a tuple of such
@@ -47,7 +55,7 @@ def grad(fun: Callable, argnums: int | Sequence[int] = 0, *, has_aux: bool = Fal
     >>> grad(lambda x: tnp.sum(x**2))(tnp.asarray([1.0, 2.0]))
     Array([2., 4.], dtype=float32)
     """
-    both = value_and_grad(fun, argnums, has_aux=has_aux)
+    both = value_and_grad(fun, argnums, has_aux, holomorphic, allow_int)
 
     @wraps(fun)
     def gradient(*args: PyTree, **kwargs: PyTree) -> PyTree:
@@ -57,7 +65,13 @@ def grad(fun: Callable, argnums: int | Sequence[int] = 0, *, has_aux: bool = Fal
     return gradient
 
 
-def value_and_grad(fun: Callable, argnums: int | Sequence[int] = 0, *, has_aux: bool = False) -> Callable[..., Any]:
+def value_and_grad(
+    fun: Callable,
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+) -> Callable[..., Any]:
     r"""Returns a function that computes ``fun`` and its gradient, :math:`(f, \nabla f)`.
 
     Args, result tree and errors are as for :func:`grad`; the function returns ``(value, gradient)``, and with
@@ -71,12 +85,13 @@ def value_and_grad(fun: Callable, argnums: int | Sequence[int] = 0, *, has_aux: 
     """
     if not callable(fun):
         raise ArgumentError("grad", "the first argument must be a function", got=type(fun).__name__)
+    refuse_holomorphic("grad", holomorphic)
     numbers = argument_numbers(argnums)
 
     @wraps(fun)
     def value_and_gradient(*args: PyTree, **kwargs: PyTree) -> PyTree:
         indices = positions(numbers, len(args))
-        for i in indices:
+        for i in indices if not allow_int else ():
             check_differentiable("grad", args[i], f"argument {i}")
 
         def both(*args: PyTree, **kwargs: PyTree) -> PyTree:
@@ -152,6 +167,13 @@ def positions(numbers: Sequence[int], count: int) -> list[int]:
     if len(set(indices)) < len(indices):
         raise ArgumentError("grad", "argnums must name an argument once", got=str(tuple(numbers)))
     return indices
+
+
+def refuse_holomorphic(where: str, holomorphic: bool) -> None:
+    """Raises for derivatives with respect to complex numbers."""
+    if holomorphic:
+        what = "there are no complex numbers"
+        raise ArgumentError(where, what, got="holomorphic=True", hint="functions of two real numbers")
 
 
 def check_differentiable(where: str, argument: PyTree, name: str, every_leaf: bool = False) -> None:

@@ -12,13 +12,23 @@ from tvmfun import numpy as tnp
 from tvmfun.core.array import Array
 from tvmfun.core.leaf import abstract
 from tvmfun.errors import GradientError
-from tvmfun.transforms.autodiff import argument_numbers, check_differentiable, jvp, positions, replaced, vjp
+from tvmfun.transforms.autodiff import (
+    argument_numbers,
+    check_differentiable,
+    jvp,
+    positions,
+    refuse_holomorphic,
+    replaced,
+    vjp,
+)
 from tvmfun.transforms.staging import as_arrays, staged
 from tvmfun.transforms.vmap import vmap
 from tvmfun.typing import PyTree
 
 
-def jacfwd(fun: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
+def jacfwd(
+    fun: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False
+) -> Callable[..., Any]:
     r"""Returns a function that computes the Jacobian :math:`\partial f_i / \partial x_j`, column by column.
 
     Forward mode: the cost grows with the number of inputs; for functions with more outputs than inputs.
@@ -27,6 +37,7 @@ def jacfwd(fun: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = Fals
         fun: a function of trees of arrays.
         argnums: the position, or positions, of the arguments to differentiate with respect to.
         has_aux: whether ``fun`` returns ``(result, aux)``; the function then returns ``(jacobian, aux)``.
+        holomorphic: must be False: there are no complex numbers.
 
     Returns:
         A function with the arguments of ``fun``: for each leaf of the result a tree like the argument (or a tuple of
@@ -61,14 +72,22 @@ def jacfwd(fun: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = Fals
             blocks.append(_chosen_tree(structure, shaped, is_single))
         return tree.unflatten(result_tree, blocks), *aux
 
+    refuse_holomorphic("jacfwd", holomorphic)
     return _jacobian(fun, argnums, has_aux, columns)
 
 
-def jacrev(fun: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
+def jacrev(
+    fun: Callable,
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+) -> Callable[..., Any]:
     r"""Returns a function that computes the Jacobian :math:`\partial f_i / \partial x_j`, row by row.
 
     Reverse mode: the cost grows with the number of outputs; for functions with more inputs than outputs.
-    Arguments, results and errors are as for :func:`jacfwd`.
+    Arguments, results and errors are as for :func:`jacfwd`, but with ``allow_int`` leaves that are not floats have a
+    Jacobian of zeros.
 
     Source: follows ``jax.jacrev``.
 
@@ -92,10 +111,13 @@ def jacrev(fun: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = Fals
             blocks.append(_chosen_tree(structure, shaped, is_single))
         return tree.unflatten(result_tree, blocks), *aux
 
-    return _jacobian(fun, argnums, has_aux, rows)
+    refuse_holomorphic("jacrev", holomorphic)
+    return _jacobian(fun, argnums, has_aux, rows, allow_int)
 
 
-def hessian(fun: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
+def hessian(
+    fun: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False
+) -> Callable[..., Any]:
     r"""Returns a function that computes the Hessian :math:`\partial^2 f / \partial x_i \partial x_j`.
 
     Forward over reverse mode. Arguments, results and errors are as for :func:`jacfwd`, applied twice.
@@ -107,10 +129,12 @@ def hessian(fun: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = Fal
     Array([[ 6.,  0.],
            [ 0., 12.]], dtype=float32)
     """
-    return jacfwd(jacrev(fun, argnums, has_aux), argnums, has_aux)
+    return jacfwd(jacrev(fun, argnums, has_aux, holomorphic), argnums, has_aux)
 
 
-def _jacobian(fun: Callable, argnums: int | Sequence[int], has_aux: bool, compute: Callable) -> Callable[..., Any]:
+def _jacobian(
+    fun: Callable, argnums: int | Sequence[int], has_aux: bool, compute: Callable, allow_int: bool = False
+) -> Callable[..., Any]:
     numbers = argument_numbers(argnums)
 
     @wraps(fun)
@@ -119,7 +143,7 @@ def _jacobian(fun: Callable, argnums: int | Sequence[int], has_aux: bool, comput
 
         def of_arrays(args: tuple, kwargs: dict) -> PyTree:
             chosen = [args[i] for i in indices]
-            for i, argument in zip(indices, chosen, strict=True):
+            for i, argument in zip(indices, chosen, strict=True) if not allow_int else ():
                 check_differentiable("grad", argument, f"argument {i}", every_leaf=True)
 
             def of_chosen(*chosen: PyTree) -> PyTree:
