@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tvmfun import numpy as tnp
 from tvmfun import tree
 from tvmfun.errors import ArgumentError, TreeError, TvmfunError
 from tvmfun.tree_flattener import Flattener
