@@ -433,7 +433,6 @@ KEPT = {
     "minus itself": lambda x: pw.subtract(x, x),
     "by itself": lambda x: pw.divide(x, x),
     "equal to itself": lambda x: pw.equal(x, x),
-    "to the power 1": lambda x: pw.power(x, ONE),
     "sum of one element": lambda x: summed(0)(x[:1]),  # 0 + -0 is 0
     "prod of a repetition": lambda x: reduce.prod(to(2, 2, 3)(x), axis=(0,)),
     "another part": cut((0, 1), (2, 3)),

@@ -133,8 +133,10 @@ def operands(name: str, *values: Any, floating: bool = False, numeric: bool = Fa
     if numeric and dtype == dtypes.bool_:
         dtype = dtypes.DEFAULT_INT
     converted = [convert(name, value, dtype, weak) for value in values]
-    if not weak and not is_common and all(isinstance(value, np.generic) for value in converted):
-        converted[0] = device_array(converted[0])  # ops take NumPy scalars alone for Python numbers
+    if not weak and not is_common and all(isinstance(x, np.generic) or x.weak_type for x in converted):
+        # Ops take NumPy scalars for Python numbers, so that one operand has to be a strong array.
+        i = next((i for i, x in enumerate(converted) if isinstance(x, Array)), 0)
+        converted[i] = pointwise.astype(array(name, converted[i]), dtype=dtypes.NAMES[dtype])
     return converted  # NumPy scalars among them have the attributes of arrays that ops and callers use
 
 

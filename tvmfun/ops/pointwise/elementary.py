@@ -19,6 +19,7 @@ from tvmfun.ops.formula import compute_in_float32, libm, one
 from tvmfun.ops.pointwise.arithmetic import abs, one_minus_square
 from tvmfun.ops.pointwise.comparison import equal, where
 from tvmfun.ops.pointwise.registration import constant, float_function, pointwise, require_float
+from tvmfun.ops.simplify import is_number, number
 
 __all__ = [
     "acos",
@@ -115,9 +116,6 @@ def _power_vjp_exponent(g: Array, out: Array, x: Array, y: Array) -> Array:
     return g * (out * log(where(equal(x, constant(0, x)), constant(1, x), x)))
 
 
-power = float_function("power", tirx.power, _power_vjp_base, _power_vjp_exponent, spelling=relax.op.power)
-
-
 # The formula has this many terms: TVM compares and prints shared factors as often as they are used.
 _LARGEST_EXPONENT = 1024
 
@@ -151,6 +149,44 @@ integer_power = pointwise(
     lambda x, *, exponent: compute_in_float32(lambda y: _integer_power(y, exponent=exponent))(x),
     (lambda g, o, x, *, exponent: g * (exponent * integer_power(x, exponent=exponent - 1)),),
     shape=_integer_power_shape,
+)
+
+
+# Exponents for which a product or a quotient is within the error of the function.
+_SMALL_EXPONENTS = (-2, -1, 2, 3)
+
+
+def _power(x: Any, y: Any) -> Any:
+    """``x**y``; for the exponents 0.5 and -0.5 by a square root, but with C's results for -0.0 and -inf."""
+    exponent = y.value if isinstance(y, tirx.Cast) else y
+    if not isinstance(exponent, tirx.FloatImm) or exponent.value not in (0.5, -0.5):
+        return tirx.power(x, y)
+    root, infinity = tirx.abs(tirx.sqrt(x)), tirx.const(math.inf, dtype_name(x))
+    if exponent.value > 0:
+        return tirx.Select(x == -infinity, infinity, root)
+    return tirx.Select(x == -infinity, tirx.const(0, dtype_name(x)), one(x) / root)
+
+
+def _power_simplify(x: Any, y: Any) -> Any:
+    exponent = number(y)
+    if is_number(x, 1) or (exponent is not None and exponent == 0):
+        return y.dtype.type(1)
+    if exponent is None or exponent not in (1, *_SMALL_EXPONENTS):
+        return None
+    if exponent == 1:
+        return x
+    if exponent == -1:
+        return constant(1, x) / x
+    return x * x if exponent == 2 else integer_power(x, exponent=int(exponent))
+
+
+power = float_function(
+    "power",
+    _power,
+    _power_vjp_base,
+    _power_vjp_exponent,
+    spelling=relax.op.power,
+    simplify=_power_simplify,
 )
 
 

@@ -94,6 +94,7 @@ def float_function(
     spelling: Callable[..., relax.Expr] | None = None,
     relax_name: str = "",
     inexpensive: bool = False,
+    simplify: SimplifyRule | None = None,
     precision: Precision | None = None,
 ) -> Op:
     """Registers a pointwise op on floats, whose formula is computed in float32 for half precision.
@@ -109,6 +110,7 @@ def float_function(
         spelling=spelling,
         relax_name=relax_name,
         inexpensive=inexpensive,
+        simplify=simplify,
         precision=precision,
     )
 
