@@ -270,8 +270,9 @@ def reciprocal(x: ArrayLike, /) -> Array:
 def pow(x1: ArrayLike, x2: ArrayLike, /) -> Array:
     """Returns :math:`x_1^{x_2}`, elementwise.
 
-    A Python integer as the exponent is computed by multiplications, of floats up to the eighth power. Integers to
-    a negative power are 0 unless the base is 1 or -1.
+    A Python integer as the exponent is computed by multiplications: float64 up to the eighth power, float32 up to
+    the 1024th, of which powers above the eighth are rounded once. Integers to a negative power are 0 unless the base
+    is 1 or -1.
 
     Raises:
         DtypeError: for an integer base with a negative Python integer as the exponent.
@@ -318,6 +319,9 @@ def _integer_power(name: str, base: Any, exponent: Any) -> Array:
     if not is_tracing() and isinstance(exponent, DeviceArray | np.generic):
         bits = int(np.max(np.asarray(exponent), initial=0)).bit_length()
     zero, one = dtype.type(0), dtype.type(1)
+    if isinstance(base, np.generic) and base == 2:
+        fits = ops.bitwise_and(ops.greater_equal(exponent, zero), ops.less(exponent, dtype.type(8 * dtype.itemsize)))
+        return ops.where(fits, ops.left_shift(one, ops.where(fits, exponent, zero)), zero)
     result, factor = one, base
     for bit in range(bits):
         is_set = ops.not_equal(ops.bitwise_and(exponent, dtype.type(1 << bit)), zero)

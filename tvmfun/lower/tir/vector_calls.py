@@ -7,6 +7,7 @@ written by :mod:`tvmfun.lower.tir.vector_math.definitions`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import NamedTuple
 
 import tvm_ffi
@@ -21,6 +22,8 @@ from tvmfun.lower.tir.walk import find, rewrite
 
 # Numbers of double precision that fill two registers of AVX2 and one of AVX-512: formulas with more would spill.
 _MOST_LANES = 8
+# Up to this exponent, powers are products: of doubles, whose error stays far below that of rounding to singles.
+_LARGEST_EXPONENT = 1024
 
 
 def call_vector_functions(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc:
@@ -60,6 +63,15 @@ def _call(call: ir.Call, lanes: int, arguments: Sequence[Expr]) -> Expr:
     bits = int(str(call.ty).removeprefix("float"))
     function = VectorFunction(str(function_of(call)), bits, lanes, len(arguments))
     return tirx.call_pure_extern(function.dtype, function.name, *arguments)
+
+
+def _known_exponent(call: ir.Call) -> int:
+    """The exponent of a power of singles, if it is a known integer; 0 otherwise."""
+    if function_of(call) != "pow" or str(call.ty) != "float32":
+        return 0
+    exponent = arguments_of(call)[1]
+    number = exponent.value if isinstance(exponent, tirx.FloatImm) else 0.0
+    return int(number) if abs(number) <= _LARGEST_EXPONENT and number == int(number) else 0
 
 
 def _is_vectorized(loop: For) -> bool:
@@ -122,21 +134,23 @@ class _Block(NamedTuple):
     loop: For | None
     statements: list[Stmt]
 
-    def register(self) -> tirx.Buffer:
-        """A buffer for all lanes, which becomes registers."""
-        buffer = tirx.decl_buffer((self.lanes,), self.dtype)
+    def register(self, dtype: str = "") -> tirx.Buffer:
+        """A buffer for all lanes, which becomes registers; by default of the call's type."""
+        buffer = tirx.decl_buffer((self.lanes,), dtype or self.dtype)
         self.statements.append(AllocBuffer(buffer))
         return buffer
 
-    def kept(self, value: Expr) -> tirx.Buffer:
+    def kept(self, value: Expr, dtype: str = "") -> tirx.Buffer:
         """Appends the computation of an expression."""
-        buffer = self.register()
+        buffer = self.register(dtype)
         store = BufferStore(buffer, value, [self.lane])
         self.statements.append(store if self.loop is None else loop_around(self.loop, store))
         return buffer
 
     def called(self, call: ir.Call) -> tirx.Buffer:
         """Appends calls of a function of vectors."""
+        if exponent := _known_exponent(call):
+            return self.power(arguments_of(call)[0], exponent)
         arguments = [x if isinstance(x, tirx.FloatImm) else self.kept(x) for x in arguments_of(call)]
         result = self.register()
         for begin in range(0, self.lanes, self.most):
@@ -144,6 +158,21 @@ class _Block(NamedTuple):
             value = _call(call, size, [_part(argument, begin, size) for argument in arguments])
             self.statements.append(BufferStore(result, value, [_indices(begin, size)]))
         return result
+
+    def power(self, x: Expr, exponent: int) -> tirx.Buffer:
+        """Appends ``x**exponent`` by repeated squaring in double precision, which rounds to the nearest single.
+
+        Of the 29 bits that singles lack, the products lose 10 at most. No partial product leaves the range unless the
+        result leaves that of singles.
+        """
+        product = lambda a, b: self.kept(a[self.lane] * b[self.lane], "float64")
+        square, n = self.kept(tirx.Cast("float64", x), "float64"), abs(exponent)
+        factors = [square] if n & 1 else []
+        while n := n >> 1:
+            square = product(square, square)
+            factors += [square] if n & 1 else []
+        number = reduce(product, factors)[self.lane]
+        return self.kept(tirx.Cast("float32", tirx.const(1.0, "float64") / number if exponent < 0 else number))
 
 
 def _part(argument: Expr | tirx.Buffer, begin: int, size: int) -> Expr:

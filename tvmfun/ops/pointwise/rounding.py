@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import numpy as np
 from tvm import relax, tirx
 
 from tvmfun.core.expressions import dtype_name
@@ -66,7 +68,26 @@ def _safe_divisor(y: Any) -> Any:
     return tirx.Select(bad, one(y), y)
 
 
+def _remainder_of_scale(x: Any, y: Any, scale: float) -> Any:
+    """The remainder by a power of two, with which products and quotients are exact."""
+    rest = subtract(x, tirx.floor(x * tirx.const(1 / scale, dtype_name(x))) * y)
+    rest = tirx.Select(rest < zero(x), rest + y, rest)  # x is so small that its quotient rounds to 0
+    # Larger numbers are multiples of the divisor, and their quotients may overflow. Of infinity it is NaN.
+    size = tirx.abs(x)
+    is_multiple = size >= tirx.const(scale * 2.0 ** np.finfo(dtype_name(x)).nmant, dtype_name(x))
+    return tirx.Select(is_multiple, size * opaque(0.0, dtype_name(x)), rest)
+
+
+def _scale(y: Any) -> float:
+    """The number that a divisor is known to be, if it is a power of two; 0 otherwise."""
+    number = y.value if isinstance(y, tirx.Cast) else y
+    value = float(number.value) if isinstance(number, tirx.FloatImm) else 0.0
+    return value if value > 0 and math.frexp(value)[0] == 0.5 and 1e-9 < value < 1e9 else 0.0
+
+
 def _remainder(x: Any, y: Any) -> Any:
+    if is_float(x) and (scale := _scale(y)):
+        return compute_in_float32(lambda x, y: _remainder_of_scale(x, y, scale))(x, y)
     if is_float(x):
         rest = c_remainder(x, y)
         signed_zero = tirx.Select(y < zero(y), opaque(-0.0, dtype_name(y)), opaque(0.0, dtype_name(y)))
