@@ -13,6 +13,8 @@ import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun.errors import ArgumentError, ExportError, TreeError
 from tvmfun.export import load, loader
+from tvmfun.lower import target as targets
+from tvmfun.lower.machine import Machine
 
 X = np.arange(64, dtype="float32")
 
@@ -238,6 +240,7 @@ def test_threads_out_of_range(library, threads):
     assert raw.created == 1 and "threads must be from 0 to 4096" in raw.api.message().decode()
 
 
+@pytest.mark.skipif(Machine.of(targets.host()).cores == 1, reason="libraries for one core start no threads")
 def test_a_pool_of_the_caller(tmp_path):
     x = np.random.default_rng(0).normal(size=(256, 256)).astype("float32")
     compiled = tvmfun.jit(lambda x: tnp.exp(x @ x / 100)).lower(x).compile()
