@@ -57,6 +57,16 @@ def test_roots_at_zero_have_infinite_derivatives():
     ]  # fmt: skip
 
 
+def test_eager_and_compiled_powers_are_equal():
+    x = tnp.asarray(np.random.default_rng(0).uniform(-3, 3, 1000).astype("float32"))
+    for exponent in (0.0, 1.0, 2.0, 3.0, -1.0, -2.0, np.float64(2), 1.5):
+        found = x**exponent
+        np.testing.assert_array_equal(found, tvmfun.jit(lambda x, n=exponent: x**n)(x))
+        assert found.dtype == "float32" and not found.weak_type
+    assert (tnp.asarray(2.0) ** 2.0).weak_type and (3.0 ** tnp.ones(2, "int32")).dtype == "float32"
+    assert (tnp.ones(2, "int32") ** 2.0).dtype == "float32" and (tnp.asarray(True) ** 2.0).dtype == "float32"
+
+
 @pytest.mark.parametrize("exponent", [4.0, 9, 10, 31, 100, 1000, -9, -50])
 def test_integer_exponents_round_once(exponent):
     x = np.exp(np.random.default_rng(0).uniform(-60 / abs(exponent), 60 / abs(exponent), 10_001)).astype("float32")
@@ -74,7 +84,8 @@ def test_integer_exponents_round_once(exponent):
 def test_what_is_left():
     x = tnp.ones(3)
     assert ops(lambda x: x**1.0, x) == [] and ops(lambda x: x**2.0, x) == ["multiply"]
-    assert ops(lambda x: x**-1.0, x) == ["divide"] and ops(lambda x: x**3.0, x) == ["integer_power"]
+    assert ops(lambda x: x**-1.0, x) == ["divide"] and ops(lambda x: x**3.0, x) == ["multiply", "multiply"]
+    assert ops(lambda x: tnp.float_power(x, 3), x) == ["integer_power"]
     assert "power" not in ops(lambda x: x**0.0, x) + ops(lambda x: 1.0**x, x)
     assert ops(lambda x: x**2.5, x) == ops(lambda x: x**0.5, x) == ["power"]
     assert ops(lambda x, n: x**n, x, 2.0) == ["power"]
