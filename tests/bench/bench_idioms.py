@@ -340,6 +340,23 @@ IDIOMS = {
     "erfinv": (lambda m: lambda x: m.scipy.special.erfinv(m.np.clip(x, -0.9, 0.9)), lambda: (V * 0.2,)),
     "lgamma": (lambda m: lambda x: m.scipy.special.gammaln(x), lambda: (np.abs(V) + 0.1,)),
     "power": (lambda m: lambda x: x**2.3, lambda: (np.abs(V) + 0.1,)),
+    "square, float exponent": (lambda m: lambda x: x**2.0, lambda: (V,)),
+    "square root, exponent": (lambda m: lambda x: x**0.5, lambda: (np.abs(V),)),
+    "power 10": (lambda m: lambda x: x**10, lambda: (V,)),
+    "remainder by 2": (lambda m: lambda x: x % 2.0, lambda: (V,)),
+    "powers of 2": (lambda m: lambda i: 2 ** (i % 16), lambda: (ii(1000, 1 << 20),)),
+    "pieces on boards": (
+        lambda m: m.vmap(lambda x, i, j: m.lax.dynamic_update_slice(m.np.zeros((11, 11)), x, (i, j))),
+        lambda: (f(8100, 3, 3), ii(9, 8100), ii(9, 8100)),
+    ),
+    "patches in signals": (
+        lambda m: m.vmap(lambda x, y, i: m.lax.dynamic_update_slice(x, y, (i,)) * 2),
+        lambda: (f(256, 1000), f(256, 100), ii(900, 256)),
+    ),
+    "sums with a patch": (
+        lambda m: lambda x, y, i: m.np.sum(m.lax.dynamic_update_slice(x * 2, y, (i, i)), 0),
+        lambda: (X, f(512, 512), np.int32(37)),
+    ),
     "sin cos": (lambda m: lambda x: m.np.sin(x) * m.np.cos(x), lambda: (V,)),
     "transpose copy": (lambda m: lambda x: m.np.transpose(x, (2, 0, 1)) + 0.0, lambda: (f(64, 256, 256),)),
     "concat many": (lambda m: lambda *a: m.np.concatenate(a, 1), lambda: (*[f(1000, 64) for _ in range(16)],)),

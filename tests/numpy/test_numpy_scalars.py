@@ -102,13 +102,14 @@ def test_attention_by_hand_stays_float32():
     assert scores.dtype == "float32" and tvmfun.grad(lambda q: (q / np.sqrt(64)).sum())(q).dtype == "float32"
 
 
-@pytest.mark.parametrize("name", ["add", "multiply", "divide", "maximum", "arctan2", "where", "hypot"])
+@pytest.mark.parametrize("name", ["add", "multiply", "divide", "maximum", "arctan2", "where", "hypot", "stack"])
 @pytest.mark.parametrize("number", [np.float32(2), np.int32(2), np.float16(2), np.int8(2), np.bool_(True)])
 @pytest.mark.parametrize("x", [3.0, 3])
 def test_scalars_make_weak_arrays_strong(name, number, x):
     def both(library, numpy):
         f = getattr(numpy, name)
-        call = (lambda x: f(x > 0, x, number)) if name == "where" else lambda x: f(x, number)
+        special = {"where": lambda x: f(x > 0, x, number), "stack": lambda x: f([x, number])}
+        call = special.get(name, lambda x: f(x, number))
         results = call(numpy.asarray(x)), library.jit(call)(x)
         return [(str(y.dtype), y.weak_type, str((y * numpy.ones(2, "bfloat16")).dtype)) for y in results]
 

@@ -188,7 +188,10 @@ def arrays(name: str, *values: Any, floating: bool = False) -> list[Array]:
     Python numbers keep their precision until it is known.
     """
     values = tuple(asarray(value) if isinstance(value, list | tuple | range) else value for value in values)
-    return [asarray(value) for value in operands(name, *values, floating=floating)]
+    found = operands(name, *values, floating=floating)
+    made = [value for value in found if isinstance(value, Array)]
+    weak = bool(made) and all(value.weak_type for value in made)
+    return [value if isinstance(value, Array) else device_array(value, weak=weak) for value in found]
 
 
 def array(
