@@ -114,3 +114,25 @@ def test_scalars_make_weak_arrays_strong(name, number, x):
         return [(str(y.dtype), y.weak_type, str((y * numpy.ones(2, "bfloat16")).dtype)) for y in results]
 
     assert both(tvmfun, tnp) == both(jax, jnp)
+
+
+@pytest.mark.parametrize("other", [True, np.bool_(False)])
+@pytest.mark.parametrize("name", ["logical_or", "bitwise_and", "bitwise_xor", "equal", "maximum", "add", "where"])
+def test_bools_of_python_and_numpy(name, other):
+    def call(numpy, x):
+        f = getattr(numpy, name)
+        return f(x, x, other) if name == "where" else f(x, other)
+
+    for x in (True, False):
+        found, expected = call(tnp, tnp.asarray(x)), call(jnp, jnp.asarray(x))
+        assert (str(found.dtype), int(found)) == (str(expected.dtype), int(expected))
+        assert int(tvmfun.jit(lambda x: call(tnp, x))(x)) == int(expected)
+
+
+@pytest.mark.parametrize("base", [3, 2, np.int8(3), np.int8(2), np.int32(3)])
+@pytest.mark.parametrize("dtype", ["int32", "int8"])
+def test_integer_powers_are_strong(base, dtype):
+    found = tvmfun.jit(lambda e: tnp.power(base, e))(tnp.arange(3).astype(dtype))
+    expected = jax.jit(lambda e: jnp.power(base, e))(jnp.arange(3).astype(dtype))
+    assert (str(found.dtype), found.weak_type) == (str(expected.dtype), expected.weak_type)
+    np.testing.assert_array_equal(found, expected)

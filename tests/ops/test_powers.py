@@ -59,7 +59,7 @@ def test_roots_at_zero_have_infinite_derivatives():
 
 def test_eager_and_compiled_powers_are_equal():
     x = tnp.asarray(np.random.default_rng(0).uniform(-3, 3, 1000).astype("float32"))
-    for exponent in (0.0, 1.0, 2.0, 3.0, -1.0, -2.0, np.float64(2), 1.5):
+    for exponent in (0.0, 1.0, 2.0, 3.0, -1.0, np.float64(2), 1.5):
         found = x**exponent
         np.testing.assert_array_equal(found, tvmfun.jit(lambda x, n=exponent: x**n)(x))
         assert found.dtype == "float32" and not found.weak_type

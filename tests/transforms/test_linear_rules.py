@@ -107,3 +107,27 @@ def test_rules_of_reverse_mode_on_tangents():
     f.defjvp(lambda primals, tangents: (f(*primals), double(*tangents)))
     loss = lambda x: f(x) ** 2
     assert float(tvmfun.grad(loss)(3.0)) == 24 and float(tvmfun.grad(tvmfun.grad(loss))(3.0)) == 8
+
+
+def test_what_a_rule_differentiates_itself_keeps_its_rules():
+    @tvmfun.custom_jvp
+    def scaled(x):
+        return tnp.sin(x)
+
+    scaled.defjvp(lambda primals, tangents: (scaled(*primals), 10 * tnp.cos(*primals) * tangents[0]))
+    gradient = tvmfun.jit(tvmfun.grad(lambda x: tnp.sum(scaled(x))))
+
+    @tvmfun.custom_vjp
+    def double(a, x):
+        return 2 * x
+
+    double.defvjp(lambda a, x: (2 * x, a), lambda a, g: (tnp.zeros_like(a), g * gradient(a)))
+
+    @tvmfun.custom_jvp
+    def f(x):
+        return 3 * x
+
+    f.defjvp(lambda primals, tangents: (f(*primals), double(primals[0], tangents[0])))
+    expected = 10 * np.cos(X)
+    np.testing.assert_allclose(tvmfun.grad(lambda x: tnp.sum(f(x)))(X), expected, rtol=1e-6)
+    np.testing.assert_allclose(gradient(X), expected, rtol=1e-6)

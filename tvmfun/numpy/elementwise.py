@@ -291,10 +291,13 @@ def to_power(name: str, x1: ArrayLike, x2: ArrayLike) -> Array:
             x = ops.astype(x, dtype=dtypes.NAMES[dtypes.DEFAULT_INT])
         if builtins.abs(x2) <= 8 or not dtypes.is_float(x.dtype):
             return _static_power(name, x, x2)
-    elif isinstance(x2, float) and x2 in (1, 2, 3, -1, -2) and dtypes.is_float(abstract(x1, name).dtype):
+    elif isinstance(x2, float) and x2 in (1, 2, 3, -1) and dtypes.is_float(abstract(x1, name).dtype):
         return _static_power(name, array(name, x1), int(x2))
     base, exponent = operands(name, x1, x2, numeric=True)
-    return ops.power(base, exponent) if dtypes.is_float(base.dtype) else _integer_power(name, base, exponent)
+    if dtypes.is_float(base.dtype):
+        return ops.power(base, exponent)
+    result = _integer_power(name, base, exponent)
+    return ops.astype(result, dtype=dtypes.NAMES[base.dtype]) if result.weak_type else result
 
 
 def _static_power(name: str, x: Any, exponent: int) -> Array:

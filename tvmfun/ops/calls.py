@@ -40,6 +40,9 @@ from tvmfun.ops import reduce as reductions
 from tvmfun.ops.control import closed
 from tvmfun.ops.control.branches import closed_branches, pruned_branches, pull_back, push_forward
 
+# Whether a rule of ``custom_jvp`` is being transposed.
+_TRANSPOSES: ContextVar[bool] = ContextVar("transposes rules", default=False)
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -49,6 +52,14 @@ class Rule:
     """
 
     call: Callable[..., Any]
+
+    def apply(self, *arrays: Any) -> list[Any]:
+        """The results for some arrays. What the function differentiates itself is not being transposed."""
+        token = _TRANSPOSES.set(False)
+        try:
+            return list(self.call(*arrays))
+        finally:
+            _TRANSPOSES.reset(token)
 
     def __repr__(self) -> str:
         return getattr(self.call, "__name__", "rule")
@@ -116,13 +127,13 @@ def _vjp_shape(*avals: ShapeDtype, program: Program, forward: Rule, backward: Ru
 
 def _vjp_pullback(active, *args, program, forward, backward, captured):
     _refuse_captured("custom_vjp", program, active, captured)
-    values = list(forward.call(*args))
+    values = forward.apply(*args)
     count = len(program.outputs)
     results, residuals = values[:count], values[count:]
 
     def pull(gs: Sequence[Any]) -> list:
         filled = [zeros(out) if g is None else g for g, out in zip(gs, results, strict=True)]
-        return [None] * captured + list(backward.call(*args[:captured], *residuals, *filled))
+        return [None] * captured + backward.apply(*args[:captured], *residuals, *filled)
 
     return tuple(results), pull
 
@@ -189,9 +200,6 @@ custom_vjp_call = register(
 
 # -- custom_jvp --------------------------------------------------------------------------------------------------------
 
-# Whether derivative rules are being transposed.
-_TRANSPOSES: ContextVar[bool] = ContextVar("transposes rules", default=False)
-
 
 def _jvp_shape(*avals: ShapeDtype, program: Program, rule: Rule, captured: int) -> tuple:
     return program.out_avals
@@ -200,7 +208,7 @@ def _jvp_shape(*avals: ShapeDtype, program: Program, rule: Rule, captured: int) 
 def _jvp_pushforward(args, tangents, *, program, rule, captured):
     _refuse_captured("custom_jvp", program, [t is not None for t in tangents], captured)
     directions = [zeros(x) if t is None else t for x, t in zip(args[captured:], tangents[captured:], strict=True)]
-    values = list(rule.call(*args, *directions))
+    values = rule.apply(*args, *directions)
     count = len(program.outputs)
     return tuple(values[:count]), values[count:]
 
@@ -220,7 +228,7 @@ def _jvp_pullback(active, *args, program, rule, captured):
 
     def linear(*tangents: Any) -> list:
         full = dict(zip(moving, tangents, strict=True))
-        return list(rule.call(*args, *(full[i] if i in full else zeros(x) for i, x in enumerate(primals))))
+        return rule.apply(*args, *(full[i] if i in full else zeros(x) for i, x in enumerate(primals)))
 
     avals = [_example(primals[i], False) for i in moving]
     traced = trace_leaves(linear, avals, program.name)

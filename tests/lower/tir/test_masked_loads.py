@@ -174,3 +174,13 @@ def test_no_branch_per_element_is_left():
     assert count_masked(lambda x, u, i: update(x, u, i, 0), x, numbers("float32", 4, 64), np.int32(3)) == 0
     # Nor has a concatenation, which is cut where its arrays meet.
     assert count_masked(lambda *xs: tnp.concatenate(xs, 1) + 1, *[numbers("float32", 9, 17) for _ in range(12)]) == 0
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "bool"])
+def test_intermediates(dtype):
+    def function(np, lax, x, u, i):
+        joined = np.concatenate([u[:3], u[3:]])
+        return lax.dynamic_update_slice(x, joined, (i,)) == lax.dynamic_update_slice(x[::-1], np.flip(joined), (i + 1,))
+
+    for size in (17, 64, 300):
+        check(function, numbers(dtype, size), numbers(dtype, size // 2), np.int32(3))

@@ -8,6 +8,7 @@ be out of bounds where it does not hold.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from typing import NamedTuple
 
 from tvm import ir, tirx
 from tvm.tirx import AllocBuffer, BufferStore, For, ForKind, Stmt
@@ -31,28 +32,36 @@ def mask_loads(func: tirx.PrimFunc, has_masks: Callable[[int], bool]) -> tirx.Pr
     """
     if not any(map(is_choice, find(func.body, ir.Call))):
         return func
-    indices = {loop.loop_var for loop in find(func.body, For)}
-    return func.with_body(rewrite(func.body, (For, lambda loop: _masked(loop, indices, has_masks))))
+    its = _Function({loop.loop_var for loop in find(func.body, For)}, set(func.params), has_masks)
+    return func.with_body(rewrite(func.body, (For, lambda loop: _masked(loop, its))))
 
 
-def _masked(loop: For, indices: Collection[ir.Var], has_masks: Callable[[int], bool]) -> Stmt:
+class _Function(NamedTuple):
+    """The variables of the loops of a function, its parameters, and the widths of elements that can be masked."""
+
+    indices: set[ir.Var]
+    parameters: set[ir.Var]
+    has_masks: Callable[[int], bool]
+
+
+def _masked(loop: For, its: _Function) -> Stmt:
     """A vectorized loop with masked loads before each of its stores; the loop itself if that is not possible."""
     stores = list(loop.body.seq) if isinstance(loop.body, tirx.SeqStmt) else [loop.body]
     if loop.kind != ForKind.VECTORIZED or not all(isinstance(store, BufferStore) for store in stores):
         return loop
-    parts = [_store(store, loop, indices, has_masks) for store in stores]
+    parts = [_store(store, loop, its) for store in stores]
     if all(part is None for part in parts):
         return loop
     return seq(*(part or loop_around(loop, store) for part, store in zip(parts, stores, strict=True)))
 
 
-def _store(store: BufferStore, loop: For, indices: Collection[ir.Var], has_masks: Callable[[int], bool]) -> Stmt | None:
+def _store(store: BufferStore, loop: For, its: _Function) -> Stmt | None:
     """A store of vectors after its masked loads; None if no choice needs them, or if one has to stay."""
     conditions = [call.args[0] for call in find(store.value, ir.Call) if is_choice(call)]
-    if not any(_is_computed(condition, loop.loop_var, indices) for condition in conditions):
+    if not any(_is_computed(condition, loop.loop_var, its.indices) for condition in conditions):
         return None
     try:
-        block = _Block(loop, has_masks)
+        block = _Block(loop, its)
         value = block.selected(store.value, None)
     except _UnmaskableError:
         return None
@@ -76,13 +85,13 @@ class _Block:
 
     Args:
         loop: the loop around the store.
-        has_masks: tells whether the processor has masked loads of elements of so many bits.
+        its: the function around them.
     """
 
-    def __init__(self, loop: For, has_masks: Callable[[int], bool]) -> None:
+    def __init__(self, loop: For, its: _Function) -> None:
         self.statements: list[Stmt] = []
         self._loop = loop
-        self._has_masks = has_masks
+        self._its = its
         self._lanes = int(loop.extent)
         self._every_lane = tirx.Ramp(tirx.const(0, "int32"), tirx.const(1, "int32"), self._lanes)
         self._loads = 0
@@ -125,7 +134,10 @@ class _Block:
         dtype = str(load.ty)
         *rows, column = indices
         is_contiguous = step_of(column, lane) == 1 and not any(uses(row, lane) for row in rows)
-        if not is_contiguous or not self._has_masks(max(8, bits(dtype))):
+        if not is_contiguous or not self._its.has_masks(max(8, bits(dtype))):
+            raise _UnmaskableError
+        # An intermediate of bfloat16 will be one of float32.
+        if dtype == "bfloat16" and load.source not in self._its.parameters:
             raise _UnmaskableError
         # Vectors of bools and of half precision are moved as integers.
         kept = dtype if bits(dtype) >= 32 or "int" in dtype else f"uint{max(8, bits(dtype))}"

@@ -72,6 +72,8 @@ def _rounded_to_odd(x: Any) -> Any:
 
 
 def _astype(x: Any, *, dtype: str, weak: bool = False) -> Any:
+    if dtype == dtype_name(x):
+        return x
     if dtype == "bool":
         return differ(x, zero(x))
     if dtype_name(x) == "bool":  # LLVM's signed view of true is -1

@@ -153,14 +153,16 @@ integer_power = pointwise(
 
 
 # Exponents for which a product or a quotient is within the error of the function.
-_SMALL_EXPONENTS = (-2, -1, 2, 3)
+_SMALL_EXPONENTS = (-1, 2, 3)
 
 
 def _power(x: Any, y: Any) -> Any:
     """``x**y``; for the exponents 0.5 and -0.5 by a square root, but with C's results for -0.0 and -inf."""
     exponent = y.value if isinstance(y, tirx.Cast) else y
-    if not isinstance(exponent, tirx.FloatImm) or exponent.value not in (0.5, -0.5):
+    if not isinstance(exponent, tirx.FloatImm):
         return tirx.power(x, y)
+    if exponent.value not in (0.5, -0.5):  # `tirx.power` warns of known exponents from 3 on
+        return tirx.call_intrin(dtype_name(x), "tirx.pow", x, y)
     root, infinity = tirx.abs(tirx.sqrt(x)), tirx.const(math.inf, dtype_name(x))
     if exponent.value > 0:
         return tirx.Select(x == -infinity, infinity, root)
