@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 
 import tvm
-from tvm import tirx
 from tvm.target import Target
 
 from tvmfun.core.cost import work
@@ -18,7 +17,7 @@ from tvmfun.lower.codegen.cuda import compilers
 from tvmfun.lower.codegen.cuda.launches import cuda_module
 from tvmfun.lower.codegen.memory_plan import plan_memory
 from tvmfun.lower.codegen.native import Emission, Kernels, NativeModule
-from tvmfun.lower.codegen.relax_module import ModuleBuilder, ScheduledKernel, Step
+from tvmfun.lower.codegen.relax_module import ModuleBuilder, OnFunction, ScheduledKernel, Step
 from tvmfun.lower.compile_log import stage
 from tvmfun.lower.fusion.column_sums import attach_column_sums
 from tvmfun.lower.fusion.comparisons import round_compared
@@ -173,7 +172,7 @@ def _scheduled(
     program: Program,
     target: Target,
     donated: Collection[int],
-    on_function: Callable[[tvm.ir.GlobalVar, tirx.PrimFunc], None] = lambda name, function: None,
+    on_function: OnFunction = lambda name, function, is_callee: None,
     stopwatch: Stopwatch | None = None,
 ) -> tuple[tvm.IRModule, ModuleBuilder]:
     with stage("fusion"):

@@ -15,7 +15,7 @@ from tvm import ir, tirx
 import tvmfun
 import tvmfun.numpy as tnp
 from tvmfun import ShapeDtype, dtypes, jit, lax
-from tvmfun.lower import pipeline
+from tvmfun.lower import kernel_cache, pipeline
 from tvmfun.lower import target as targets
 from tvmfun.lower.codegen import memory_plan, native
 from tvmfun.lower.tir.build import buffer
@@ -111,6 +111,40 @@ def test_threads_compile_while_others_are_scheduled(monkeypatch):
     assert bits(run(module.load(), plan)) == expected
 
 
+def steps(x):
+    """A loop with more kernels than are inlined."""
+    return lax.scan(lambda x, _: (chain(chain(x)[0])[0], None), x, length=3)[0]
+
+
+def test_kernels_of_a_loop_are_compiled_while_others_of_it_are_scheduled(monkeypatch):
+    events = []
+    scheduled = kernel_cache._scheduled_inside
+    monkeypatch.setattr(
+        kernel_cache, "_scheduled_inside", lambda *given: events.append("scheduled") or scheduled(*given)
+    )
+    add = native.Kernels.add
+
+    def added(self, name, function, is_callee):
+        events.append("callee" if is_callee else "loop")
+        add(self, name, function, is_callee)
+
+    monkeypatch.setattr(native.Kernels, "add", added)
+    kernel_cache.clear_cache()
+    first = built(steps)
+    is_main = [event == "loop" for event in events]
+    assert is_main.index(True) == len(events) - 1  # the loop calls the others
+    waiting = [i for i, event in enumerate(events) if event == "callee"]
+    assert len(waiting) > 8
+    assert "scheduled" in events[waiting[0] : waiting[4]]
+    # The scheduled loop is in a cache now, with its callees.
+    events.clear()
+    second = built(steps)
+    assert events.count("callee") == len(waiting) and events[-1] == "loop"
+    assert "scheduled" not in events
+    expected = bits(run(first[0].load(), first[1]))
+    assert bits(run(second[0].load(), second[1])) == expected
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_the_thread_that_schedules_has_a_processor_for_itself(count, monkeypatch):
@@ -157,10 +191,11 @@ def test_threads_generate_machine_code_once_its_form_is_known(form, monkeypatch,
             native, name, lambda *given, done=done: generated.append(threading.get_ident()) or done(*given)
         )
     known = iter([None, *[form] * 99])
-    module, plan = built(emission=lambda: next(known))
+    scheduling = threading.get_ident()
+    module, plan = built(emission=lambda: form if threading.get_ident() == scheduling else next(known))
     modules = len(module._parts)
-    assert len(generated) == modules - 1 > 2
-    assert threading.get_ident() not in generated
+    assert len(generated) == modules > 3  # one part was started before the form was known, and main is not a part
+    assert generated.count(scheduling) == 1
     assert [part.object_file is not None for part in module._parts[1:]] == [form is native.Emission.OBJECT] * (
         modules - 1
     )

@@ -31,6 +31,7 @@ TIMESPEC_BYTES = 16
 _MONOTONIC = getattr(time, "CLOCK_MONOTONIC", 1)
 
 _DECLARED = re.compile(rf"^declare [^\n]*@{SYMBOL_PREFIX}(\w+)\([^\n]*\n", re.MULTILINE)
+_CALLED = re.compile(rf"^  %(\S+) = ([^@\n]*\bcall i32) @{SYMBOL_PREFIX}(\w+)\(", re.MULTILINE)
 _ARGUMENT = "%tvmfun.argument"
 _INTEGER = 1  # the FFI's index of the type
 _ADDRESS_BYTES = 8
@@ -86,11 +87,6 @@ _STORE = """  %address.at = getelementptr %tvmfun.argument, ptr %given, i64 0, i
   %bits = load iBITS, ptr %bits.at
   store iBITS %bits, ptr %address
   ret i32 0"""
-
-_CALL_BY_TABLE = """  %function.at = getelementptr ptr, ptr @tvmfun.kernels, i64 INDEX
-  %function = load ptr, ptr %function.at
-  %status = call i32 %function(ptr %self, ptr %given, i32 %number.given, ptr %result)
-  ret i32 %status"""
 
 _RETURN_ADDRESS = f"""  %address = ptrtoint ptr @OF to i64
   %address.at = getelementptr {_ARGUMENT}, ptr %result, i64 0, i32 2
@@ -157,17 +153,20 @@ class MainFunction:
 
     def _calling_by_table(self, text: str) -> str:
         """The text of an LLVM module whose calls of kernels elsewhere go through the table."""
-        index = {name: str(i) for i, name in enumerate(self.elsewhere)}
+        index = {name: i for i, name in enumerate(self.elsewhere)}
 
-        def definition(declared: re.Match) -> str:
-            name = declared[1]
-            if name == LAP:
-                return ""  # defined with the clock
+        def undeclared(declared: re.Match) -> str:
+            # The clock's function is defined with the clock.
+            return "" if declared[1] == LAP or declared[1] in index else declared[0]
+
+        def call(found: re.Match) -> str:
+            result, instruction, name = found.groups()
             if name not in index:
-                return declared[0]
-            return _function(name, _CALL_BY_TABLE.replace("INDEX", index[name]), "internal ")
+                return found[0]
+            slot = f"getelementptr (ptr, ptr @tvmfun.kernels, i64 {index[name]})"
+            return f"  %kernel.{result} = load ptr, ptr {slot}\n  %{result} = {instruction} %kernel.{result}("
 
-        return _DECLARED.sub(definition, text)
+        return _CALLED.sub(call, _DECLARED.sub(undeclared, text))
 
     def _data(self) -> list[str]:
         """The steps, as ``main.ll`` reads them."""

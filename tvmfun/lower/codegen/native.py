@@ -93,7 +93,7 @@ class Kernels:
         self._pool: ThreadPool | None = None
         # The scheduling thread has a processor for itself until it waits for the others.
         self._processors = Semaphore(max(1, self._threads - 1))
-        self._parts: list[Future[_Part]] = []
+        self._parts: list[tuple[list[str], Future[_Part]]] = []
         # By whether LLVM optimizes them.
         self._waiting: dict[bool, dict[ir.GlobalVar, tirx.PrimFunc]] = {False: {}, True: {}}
         self.callers: dict[ir.GlobalVar, tirx.PrimFunc] = {}
@@ -110,13 +110,14 @@ class Kernels:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
-    def add(self, name: ir.GlobalVar, function: tirx.PrimFunc) -> None:
-        """Adds a kernel; its callees have to be added, too."""
+    def add(self, name: ir.GlobalVar, function: tirx.PrimFunc, is_callee: bool = False) -> None:
+        """Adds a kernel; its callees, which only control flow calls, have to be added, too."""
         if function.attrs.get("tvmfun.rule") == "control" and called_functions(function.body):
             self.callers[name] = function
             return
         is_optimized = self.optimized and not is_straight(function)
-        if self.optimized and not is_optimized and str(function.attrs.get("tvmfun.rule")) in _MERGED:
+        is_merged = self.optimized and not is_optimized and not is_callee
+        if is_merged and str(function.attrs.get("tvmfun.rule")) in _MERGED:
             self._straight[name] = function
         else:
             self._wait(name, function, is_optimized)
@@ -130,19 +131,17 @@ class Kernels:
 
     def _start(self, part: dict[ir.GlobalVar, tirx.PrimFunc], is_optimized: bool) -> None:
         self._pool = self._pool or ThreadPool(self._threads)
-        self._parts.append(self._pool.submit(self._compiled_in_turn, part, is_optimized))
+        names = [name.name_hint for name in part]
+        self._parts.append((names, self._pool.submit(self._compiled_in_turn, part, is_optimized)))
 
     def _compiled_in_turn(self, part: dict[ir.GlobalVar, tirx.PrimFunc], is_optimized: bool) -> _Part:
         with self._processors:
             return _compiled(self._target, part, is_optimized, self.names, self._emission)
 
     def merge(self) -> None:
-        """Merges similar maps and reductions."""
-        called = {name for caller in self.callers.values() for name, _ in called_functions(caller.body)}
-        callees = {name: function for name, function in self._straight.items() if name.name_hint in called}
-        others = {name: function for name, function in self._straight.items() if name not in callees}
-        kept, self.merged = merge(others)
-        for name, function in {**callees, **kept}.items():
+        """Merges similar maps and reductions that ``main`` calls."""
+        kept, self.merged = merge(self._straight)
+        for name, function in kept.items():
             self._wait(name, function, is_optimized=False)
         self._straight = {}
 
@@ -172,11 +171,21 @@ class Kernels:
             for i in range(count):
                 self._start(dict(items[i::count]), is_optimized)
 
+    @property
+    def elsewhere(self) -> list[str]:
+        """The names of all kernels that call no others, in the order of :meth:`parts`."""
+        return [name for names, _ in self._parts for name in names]
+
+    @property
+    def form(self) -> Emission | None:
+        """The form of machine code; None while it is not known."""
+        return self._emission()
+
     def parts(self) -> list[_Part]:
         """Waits for the modules of all kernels that call no others."""
         if self._threads > 1:
             self._processors.release()
-        return [part.result() for part in self._parts]
+        return [part.result() for _, part in self._parts]
 
 
 def _few(is_optimized: bool) -> int:
@@ -186,9 +195,8 @@ def _few(is_optimized: bool) -> int:
 
 
 class _Part(NamedTuple):
-    """The names of kernels, their LLVM module, their workspace events, and the object file if it is generated."""
+    """An LLVM module, the workspace events of its kernels, and the object file if it is generated."""
 
-    names: list[str]
     module: Any
     allocated: dict[str, list[Event]]
     object_file: bytes | None
@@ -209,6 +217,8 @@ class NativeModule:
     def __init__(
         self, kernels: Kernels, steps: Sequence[Call | Store], slots: int, target: Target, is_timed: bool = False
     ) -> None:
+        #: Whether :meth:`load` generates machine code: only for this machine.
+        self.is_generated = _is_of_this_machine(target)
         self._names_of_variables = kernels.names
         kernels.merge()
         #: The replacement of each function that was merged with similar ones.
@@ -225,13 +235,11 @@ class NativeModule:
         # Not yet built: calls of other modules differ between a library and modules in memory.
         with held_interrupts():
             self._own, own = _lowered(target, functions, self._optimized) if functions else (None, {})
+        local = [name.name_hint for name in functions]
+        self._main = MainFunction(steps, kernels.elsewhere, local, slots if is_timed else None)
+        # Meanwhile, threads compile the last kernels.
+        self._main_in_form = self._generated(kernels.form)
         self._parts = parts = kernels.parts()
-        self._main = MainFunction(
-            steps,
-            [name for part in parts for name in part.names],
-            [name.name_hint for name in functions],
-            slots if is_timed else None,
-        )
         calls: dict[str, list[Event]] = {"main": [(step.kernel, 1) for step in steps if isinstance(step, Call)]}
         allocated = [*(part.allocated for part in parts), own, calls]
         order = expanded({name: events for by_name in allocated for name, events in by_name.items()}, "main")
@@ -241,12 +249,10 @@ class NativeModule:
         )
         #: The number of threads that kernels use.
         self.threads = thread_count(target)
-        #: Whether :meth:`load` generates machine code: only for this machine.
-        self.is_generated = _is_of_this_machine(target)
 
     def load(self) -> Any:
         """Returns the module with ``main``; machine code for this machine is generated at once, in threads."""
-        main = self._module_of_main(in_memory=True)
+        main = self._main_in_form.pop(Emission.MEMORY, None) or self._module_of_main(in_memory=True)
         modules = [part.module for part in self._parts]
         for module in modules:
             main.import_module(module)
@@ -266,7 +272,11 @@ class NativeModule:
         """Yields the paths of object files, with machine code that is generated in threads."""
         contents = [part.object_file for part in self._parts if part.object_file is not None]
         modules = [part.module for part in self._parts if part.object_file is None]
-        modules.append(self._module_of_main(in_memory=False))
+        main = self._main_in_form.get(Emission.OBJECT)
+        if main is None:
+            modules.append(self._module_of_main(in_memory=False))
+        else:
+            contents.append(main)
         with files_in_memory(len(contents) + len(modules), ".o") as files:
             for content, file in zip(contents, files, strict=False):
                 Path(file).write_bytes(content)
@@ -280,6 +290,17 @@ class NativeModule:
             if self._own is None:
                 return parsed(with_main(_empty_module(str(self._target))))
             return _built(self._target, self._own, self._optimized, self._names_of_variables, with_main)
+
+    def _generated(self, form: Emission | None) -> dict[Emission, Any]:
+        """The machine code of ``main`` if its form is known: a module, or the bytes of an object file."""
+        if form is Emission.MEMORY and self.is_generated:
+            module = self._module_of_main(in_memory=True)
+            with loading():
+                _generate(module, "main")
+            return {form: module}
+        if form is Emission.OBJECT:
+            return {form: _object_file(self._module_of_main(in_memory=False))}
+        return {}
 
 
 def _in_threads(function: Callable, *arguments: Sequence) -> list:
@@ -308,6 +329,12 @@ def _write_object(module: Any, path: str) -> None:
     module.write_to_file(path, "o")
 
 
+def _object_file(module: Any) -> bytes:
+    with files_in_memory(1, ".o") as (path,):
+        _write_object(module, path)
+        return Path(path).read_bytes()
+
+
 def _compiled(
     target: Target,
     functions: dict,
@@ -324,10 +351,8 @@ def _compiled(
         with loading():
             _generate(module, WRITE_ADDRESSES)
     elif form is Emission.OBJECT:
-        with files_in_memory(1, ".o") as (path,):
-            _write_object(module, path)
-            object_file = Path(path).read_bytes()
-    return _Part(names_of_functions, module, allocated, object_file)
+        object_file = _object_file(module)
+    return _Part(module, allocated, object_file)
 
 
 def _lowered(target: Target, functions: dict, optimized: bool = True) -> tuple[tvm.IRModule, dict[str, list[Event]]]:

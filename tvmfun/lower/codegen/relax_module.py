@@ -19,8 +19,10 @@ from tvmfun.lower.fusion.kernel import Kernel
 from tvmfun.lower.interrupts import held_interrupts
 from tvmfun.lower.schedule.control_ops.function import with_callees
 
-#: ``(kernel, target, in_place, calls=) -> function``, or None if the kernel cannot write over inputs like that.
+#: ``(kernel, target, in_place, on_callee=) -> function``, or None if the kernel cannot write over inputs like that.
 Schedule = Callable[..., tirx.PrimFunc | None]
+#: ``(name, function, is_callee)``: takes a scheduled function.
+OnFunction = Callable[[tvm.ir.GlobalVar, tirx.PrimFunc, bool], None]
 
 
 class ScheduledKernel(NamedTuple):
@@ -59,7 +61,8 @@ class ModuleBuilder:
         program: the Program that the kernels compute.
         target: the target.
         schedule: schedules a kernel.
-        on_function: called with each function of the module as soon as it is scheduled.
+        on_function: called with the name of each function of the module as soon as it is scheduled, the function, and
+            whether control flow calls it.
     """
 
     def __init__(
@@ -67,7 +70,7 @@ class ModuleBuilder:
         program: Program,
         target: Target,
         schedule: Schedule,
-        on_function: Callable[[tvm.ir.GlobalVar, tirx.PrimFunc], None] = lambda name, function: None,
+        on_function: OnFunction = lambda name, function, is_callee: None,
     ) -> None:
         self.program = program
         self.target = target
@@ -80,12 +83,13 @@ class ModuleBuilder:
         self._moved: set[Atom] = set()  # results whose planned in-place write was replaced by a separate allocation
         self._functions: dict[tvm.ir.GlobalVar, relax.Function | tirx.PrimFunc] = {}
         self._names: dict[tuple[str, InPlace], tvm.ir.GlobalVar] = {}
-        self._callees: dict[str, tvm.ir.GlobalVar] = {}  # functions that control flow calls
+        self._callees: set[str] = set()  # names of functions that control flow calls
         self._bindings: list[relax.VarBinding] = []
         self._values: dict[Variable, relax.Expr] = {}
         # The calling convention of GPUs and of kernels with dynamic sizes has no calls of other functions.
         is_dynamic = any(dims.is_dynamic(variable.aval.shape) for variable in program.inputs)
-        self._may_call = targets.is_cpu(target) and not is_dynamic
+        may_call = targets.is_cpu(target) and not is_dynamic
+        self._on_callee = self._add_callee if may_call else None
 
     def build(self, kernels: Sequence[tuple[Kernel, InPlace]]) -> tvm.IRModule:
         """Returns the module.
@@ -154,24 +158,28 @@ class ModuleBuilder:
         key = (kernel.text, in_place)
         if key not in self._names:
             with held_interrupts():
-                function = self.schedule(kernel, self.target, in_place, calls=self._may_call)
+                function = self.schedule(kernel, self.target, in_place, on_callee=self._on_callee)
             if function is None:
                 return None
             name = f"{kernel.name}_{len(self._names)}"
             function, callees = with_callees(function)
             for callee_name, callee in callees.items():
-                if callee_name not in self._callees:
-                    self._callees[callee_name] = self._add_function(callee_name, callee)
+                self._add_callee(callee_name, callee)
             function = function.with_attr("global_symbol", name)
             self._names[key] = self._add_function(name, function)
             self.kernels.append(ScheduledKernel(kernel, function, bool(in_place)))
         return self._names[key]
 
-    def _add_function(self, name: str, function: tirx.PrimFunc) -> tvm.ir.GlobalVar:
+    def _add_callee(self, name: str, function: tirx.PrimFunc) -> None:
+        if name not in self._callees:
+            self._callees.add(name)
+            self._add_function(name, function, is_callee=True)
+
+    def _add_function(self, name: str, function: tirx.PrimFunc, is_callee: bool = False) -> tvm.ir.GlobalVar:
         var = tvm.ir.GlobalVar(name)
         relax.expr._update_type(var, relax.FuncType.opaque_func(ret=relax.TupleType([])))
         self._functions[var] = function
-        self.on_function(var, function)
+        self.on_function(var, function, is_callee)
         return var
 
     # -- Relax -------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from tvmfun.core import expressions
 from tvmfun.lower.fusion.in_place import InPlace
 from tvmfun.lower.fusion.kernel import Kernel
 from tvmfun.lower.schedule.control_ops.buffer_refs import with_bits
-from tvmfun.lower.schedule.control_ops.statements import Schedule, StatementBuilder
+from tvmfun.lower.schedule.control_ops.statements import OnCallee, Schedule, StatementBuilder
 from tvmfun.lower.schedule.control_ops.stopwatch import Stopwatch
 from tvmfun.lower.tir.calling_convention import called_functions
 
@@ -23,7 +23,7 @@ def prim_func(
     schedule: Schedule,
     target: Target,
     in_place: InPlace = (),
-    calls: bool = False,
+    on_callee: OnCallee | None = None,
     stopwatch: Stopwatch | None = None,
 ) -> tirx.PrimFunc:
     """The function of a control op.
@@ -33,11 +33,12 @@ def prim_func(
         schedule: schedules the kernels of its Programs.
         target: what to compile for.
         in_place: the results to write over inputs, each allowed by :func:`can_be_in_place`; they have no parameters.
-        calls: whether it may call other functions, which :func:`with_callees` returns.
+        on_callee: called with functions that it calls as soon as they are known; :func:`with_callees` returns all.
+            None if it may not call other functions.
         stopwatch: takes the times of its kernels, if it may call functions.
     """
-    laps = stopwatch.laps(kernel, in_place) if stopwatch and calls else None
-    builder = StatementBuilder(schedule, target, calls, laps)
+    laps = stopwatch.laps(kernel, in_place) if stopwatch and on_callee else None
+    builder = StatementBuilder(schedule, target, on_callee, laps)
     inputs = [builder.parameter(atom.aval, f"x{i}") for i, atom in enumerate(kernel.inputs)]
     over = {pair.output: inputs[pair.input] for pair in in_place}
     outputs = [over.get(i) or builder.parameter(out.aval, f"y{i}") for i, out in enumerate(kernel.outputs)]

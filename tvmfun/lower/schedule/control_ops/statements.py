@@ -42,6 +42,8 @@ from tvmfun.ops.shape import broadcast_to, reshape
 
 #: ``(kernel, target, in_place) -> function``, or None if the kernel cannot write over inputs like that.
 Schedule = Callable[[Kernel, Target, InPlace], Any]
+#: ``(name, function)``: takes a function that control flow calls.
+OnCallee = Callable[[str, tirx.PrimFunc], None]
 
 # The most bytes of a step's intermediates if steps run in parallel: about the size of a core's caches. Steps that need
 # more have kernels that keep all cores busy, and are often looped over to save memory.
@@ -69,13 +71,17 @@ class StatementBuilder:
     Args:
         schedule: schedules the kernels of the Programs.
         target: what to compile for.
-        calls: whether kernels may be separate functions.
+        on_callee: called with each function of a kernel as soon as it is certain to be called; None if kernels may not
+            be separate functions.
         laps: takes the times of kernels; then all are separate functions.
     """
 
-    def __init__(self, schedule: Schedule, target: Target, calls: bool, laps: list[Lap] | None = None) -> None:
+    def __init__(
+        self, schedule: Schedule, target: Target, on_callee: OnCallee | None, laps: list[Lap] | None = None
+    ) -> None:
         self._schedule = schedule
-        self._calls = calls
+        self._on_callee = on_callee
+        self._calls = on_callee is not None
         self._laps = laps
         self._fused: dict[int, tuple[Program, list[Kernel]]] = {}
         self.target = target
@@ -503,6 +509,9 @@ class StatementBuilder:
         # A name that is the same in every process, and for equal kernels.
         name = f"{name}_{tvm_ffi.structural_hash(callee) % 2**64:016x}"
         self.callees[name] = callee.with_attr("global_symbol", name)
+        # Parallel steps are written again if they turn out to need too much memory.
+        if self._on_callee is not None and not self.is_serial:
+            self._on_callee(name, self.callees[name])
         return name
 
 
