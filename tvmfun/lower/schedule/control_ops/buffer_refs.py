@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -127,19 +127,29 @@ def is_same(source: BufferRef, target: BufferRef) -> bool:
     return source.buffer.same_as(target.buffer) and same_row
 
 
-def redirected(body: tirx.Stmt, parameter: Any, ref: BufferRef) -> tirx.Stmt:
-    """The statement with accesses of ``parameter`` redirected to ``ref``."""
-    if not ref.lead and not ref.is_widened and not ref.is_reshaped:
-        return substitute(body, {parameter: ref.buffer})
+def redirected(body: tirx.Stmt, refs: Iterable[tuple[Any, BufferRef]]) -> tirx.Stmt:
+    """The statement with accesses of each parameter redirected to the value next to it."""
+    buffers, others = {}, {}
+    for parameter, ref in refs:
+        if ref.lead or ref.is_widened or ref.is_reshaped:
+            others[hash(parameter)] = ref  # its address
+        else:
+            buffers[parameter] = ref.buffer
+    body = substitute(body, buffers)
+    if not others:
+        return body
 
     def load(node: ir.TensorLoad) -> Any:
-        return ref.load(node.indices) if node.source.same_as(parameter) else node
+        ref = others.get(hash(node.source))
+        return node if ref is None else ref.load(node.indices)
 
     def store(node: tirx.BufferStore) -> Any:
-        return ref.store(node.value, node.indices) if node.buffer.same_as(parameter) else node
+        ref = others.get(hash(node.buffer))
+        return node if ref is None else ref.store(node.value, node.indices)
 
     def region(node: ir.TensorRegion) -> Any:
-        return ref.region(node.region) if node.source.same_as(parameter) else node
+        ref = others.get(hash(node.source))
+        return node if ref is None else ref.region(node.region)
 
     body = rewrite(body, (ir.TensorLoad, load), (tirx.BufferStore, store))
     return rewrite(body, (ir.TensorRegion, region))

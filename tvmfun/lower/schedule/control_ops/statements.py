@@ -498,11 +498,11 @@ class StatementBuilder:
     def _callee(self, name: str, function: tirx.PrimFunc, refs: Sequence[BufferRef], numbers: Sequence[int]) -> str:
         """Adds a variant of a kernel's function in which equal arguments share a parameter; returns its name."""
         parameters: list[tirx.Buffer] = []
-        body = function.body
-        for parameter, ref, i in zip(function.params, refs, numbers, strict=True):
+        for ref, i in zip(refs, numbers, strict=True):
             if i == len(parameters):
                 parameters.append(_unaligned(ref.aval.shape, str(ref.buffer.dtype), f"x{i}"))
-            body = redirected(body, parameter, BufferRef(parameters[i], ref.aval))
+        own = [BufferRef(parameters[i], ref.aval) for ref, i in zip(refs, numbers, strict=True)]
+        body = redirected(function.body, zip(function.params, own, strict=True))
         if self.is_serial:
             body = _without_threads(body)
         callee = tirx.PrimFunc(parameters, body, function.ret_type, function.attrs)
@@ -521,9 +521,7 @@ def _inline(kernel: Kernel, function: tirx.PrimFunc, refs: Sequence[BufferRef]) 
     buffers = [p for p in function.params if tirx.is_buffer_var(p)]
     sizes = [p for p in function.params if not tirx.is_buffer_var(p)]
     body = substitute(function.body, dict(zip(sizes, map(expressions.of_size, kernel.sizes), strict=True)))
-    for parameter, ref in zip(buffers, refs, strict=True):
-        body = redirected(body, parameter, ref)
-    return body
+    return redirected(body, zip(buffers, refs, strict=True))
 
 
 def _unaligned(shape: Sequence[int], dtype: str, name: str) -> tirx.Buffer:
