@@ -23,6 +23,7 @@ from tvmfun.errors import (
     TargetError,
     TreeError,
 )
+from tvmfun.names import modules
 
 SHARDING = "arrays lie on one device"
 INTERNAL = "an inner module of JAX"
@@ -83,6 +84,15 @@ def test_every_name_is_here_or_has_a_reason(module):
     # Modules of other packages have tests of their own.
     missing = {name for name in names if not hasattr(ours, name)} - {"scipy", "numpy", "lax", "random", "nn"}
     assert missing - set(NOT_HERE[module]) == set()
+
+
+@pytest.mark.parametrize("name", [name for names in NOT_HERE.values() for name in names])
+def test_a_missing_name_says_why_or_what_to_use(name):
+    """Without a reason, an error would name whatever is spelled alike."""
+    inner_modules_of_both = {"core", "dtypes", "export", "interpreters", "stages"}
+    others = {"ad", "freeze"}  # are in other modules, or are like the name of another function
+    if name not in inner_modules_of_both | others:
+        assert name in modules.RENAMED or modules.reason_for(name)
 
 
 # -- trees ---
