@@ -9,6 +9,7 @@ from tvmfun import numpy as tnp
 from tvmfun import tree
 from tvmfun.core.derivative import trace_leaves
 from tvmfun.core.interpreter import is_tracing
+from tvmfun.core.leaf import abstract
 from tvmfun.errors import ArgumentError, ShapeError
 from tvmfun.numpy.promotion import NestedArrayLike
 from tvmfun.ops import control
@@ -140,8 +141,10 @@ def custom_linear_solve(
     b = tree.map(tnp.asarray, b)
     closed, captured = _closed("custom_linear_solve", matvec, b)
 
+    types = tree.map(abstract, b)  # in whose value a function that calls this one may be linear
+
     def turned(captured: Any, y: Any) -> Any:
-        return linear_transpose(lambda x: closed(captured, x), b)(y)[0]
+        return linear_transpose(lambda x: closed(captured, x), types)(y)[0]
 
     def find(captured: Any, b: Any) -> Any:
         return _with_aux(solve(lambda x: closed(captured, x), b), has_aux)

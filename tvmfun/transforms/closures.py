@@ -90,9 +90,10 @@ def closure_convert(fun: Callable, *example_args: PyTree) -> tuple[Callable, lis
     of_leaves = lambda *leaves: fun(*tree.unflatten(structure, leaves))
     traced = trace_leaves(of_leaves, [abstract(leaf, name) for leaf in leaves], name)
     program, captured = closing(traced)
+    count = len(example_args)  # the result carries no example: a rule that uses it does not depend on one
 
     def converted(*args: PyTree) -> PyTree:
-        inputs, arrays = args[: len(example_args)], args[len(example_args) :]
+        inputs, arrays = args[:count], args[count:]
         values, got = tree.flatten(inputs)
         tree.check_same_structure(
             "closure_convert", structure, got, ("the example arguments", "the arguments"), exact=True
