@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+import tvmfun
 import tvmfun.numpy as tnp
 
 ARRAYS = {
@@ -59,3 +60,28 @@ def test_divisors():
     # 2**31 does not fit.
     expected = np.where(np.array(expected) == 2**31, least, expected)
     np.testing.assert_array_equal(np.asarray(tnp.gcd(a, b)), expected)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "uint64"])
+def test_comparisons_of_unsigned_numbers_inside_of_one_another(dtype):
+    """TVM divided one number by two limits, and failed when it compared these quotients."""
+    limit = np.dtype(dtype).type(32)
+
+    def functions(np):
+        inner = lambda x: np.where(x < limit, x, limit - limit)
+        return [
+            lambda x: np.where(x < limit, np.where(inner(x) < 0, x, x + 1), x),
+            lambda x: np.where(x < 5, inner(x) % (limit - 29), x),
+            lambda x: np.where(x >= 5, x, x // (inner(x) + 1)),
+            lambda x: np.where(limit > x, (limit - 31) << inner(x), x),
+            lambda x: np.where(x < limit, (limit * 3) >> inner(x), x),
+            lambda x: np.where(inner(x) >= 0, np.clip(inner(x), 1, 7), x),
+        ]
+
+    x = np.array([3, 40, 5, 0, 4, 31, 32, 33, 100], dtype)
+    with np.errstate(over="ignore"):
+        for ours, theirs in zip(functions(tnp), functions(np), strict=True):
+            for values in (x, x[:1], x[0], x[1], x[5]):
+                found, expected = tvmfun.jit(ours)(values), theirs(values)
+                assert found.dtype == dtype
+                np.testing.assert_array_equal(found, expected)

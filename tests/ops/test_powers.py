@@ -126,4 +126,23 @@ def test_integer_powers_of_two_are_shifts(dtype):
         np.testing.assert_array_equal(found, np.power(np.asarray(2, dtype), x))
     if dtype.startswith("int"):
         np.testing.assert_array_equal(tvmfun.jit(lambda x: 2**x)(np.array([-1, -100, 3], dtype)), [0, 0, 8])
+    for number in (x[:3], x[3:4], x[3]):
+        np.testing.assert_array_equal(tvmfun.jit(lambda x: 2**x)(number), np.power(np.asarray(2, dtype), number))
     assert "left_shift" in ops(lambda x: 2**x, tnp.asarray(x)) and "multiply" not in ops(lambda x: 2**x, tnp.asarray(x))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "int32"])
+@pytest.mark.parametrize("exponent", [0, 1, 2, 3, np.int32(0), np.int64(2), 0.0, 1.0, 0.5])
+def test_arrays_to_known_powers_keep_a_strong_dtype(exponent, dtype):
+    pairs = [(tnp.ones(shape, dtype) ** exponent, jnp.ones(shape, dtype) ** exponent) for shape in ((), 2)]
+    # To JAX, an array without axes is a number here.
+    for found, expected in [*pairs, (0.5 ** tnp.ones(2, dtype), 0.5 ** jnp.ones(2, dtype))]:
+        assert (str(found.dtype), found.weak_type) == (str(expected.dtype), expected.weak_type)
+    traced = tvmfun.trace(lambda x: x**exponent)(tnp.ones(2, dtype)).out_avals[0]
+    assert traced.weak == jax.eval_shape(lambda x: x**exponent, jnp.ones(2, dtype)).weak_type
+
+
+def test_known_exponents_of_float64_give_no_warning(capfd):
+    for exponent in (9.0, 10, 100.0):
+        tvmfun.jit(tvmfun.value_and_grad(lambda x, exponent=exponent: tnp.sum(x**exponent)))(np.ones(3))
+    assert "Warning" not in capfd.readouterr().err

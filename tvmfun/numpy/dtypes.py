@@ -62,6 +62,11 @@ def weakly_typed(x: Any) -> Any:
     return ops.astype(x, dtype=dtypes.NAMES[x.dtype], weak=True)
 
 
+def strongly_typed(x: Array) -> Array:
+    """An array whose dtype does not give way."""
+    return ops.astype(x, dtype=dtypes.NAMES[x.dtype]) if x.weak_type else x
+
+
 def placed(name: str, x: Array, device: Any) -> Array:
     """``x`` on a device given by name, or where it is if that is None."""
     return x if device is None else move(x.concrete(name), devices.device(device))

@@ -16,6 +16,7 @@ from tvmfun.core.interpreter import is_tracing
 from tvmfun.core.leaf import abstract
 from tvmfun.core.op import Op
 from tvmfun.errors import ArgumentError, DtypeError
+from tvmfun.numpy.dtypes import strongly_typed
 from tvmfun.numpy.promotion import array, at_least_float32, no_out, operands
 from tvmfun.ops import pointwise as ops
 from tvmfun.ops import shape
@@ -285,8 +286,8 @@ def pow(x1: ArrayLike, x2: ArrayLike, /) -> Array:
 
 def to_power(name: str, x1: ArrayLike, x2: ArrayLike) -> Array:
     """:func:`pow` in the name of the function ``name``."""
-    if isinstance(x2, int) and not isinstance(x2, bool):
-        x = array(name, x1)
+    if isinstance(x2, int | np.integer) and not isinstance(x2, bool):
+        x, x2 = array(name, x1), int(x2)
         if x.dtype == dtypes.bool_:
             x = ops.astype(x, dtype=dtypes.NAMES[dtypes.DEFAULT_INT])
         if builtins.abs(x2) <= 8 or not dtypes.is_float(x.dtype):
@@ -294,10 +295,12 @@ def to_power(name: str, x1: ArrayLike, x2: ArrayLike) -> Array:
     elif isinstance(x2, float) and x2 in (1, 2, 3, -1) and dtypes.is_float(abstract(x1, name).dtype):
         return _static_power(name, array(name, x1), int(x2))
     base, exponent = operands(name, x1, x2, numeric=True)
-    if dtypes.is_float(base.dtype):
-        return ops.power(base, exponent)
-    result = _integer_power(name, base, exponent)
-    return ops.astype(result, dtype=dtypes.NAMES[base.dtype]) if result.weak_type else result
+    if not dtypes.is_float(base.dtype):
+        return strongly_typed(_integer_power(name, base, exponent))
+    result = ops.power(base, exponent)
+    kind = abstract(x2, name)
+    # As in JAX, an exponent of integers is not converted to the weak dtype of the base.
+    return result if kind.weak or dtypes.is_float(kind.dtype) else strongly_typed(result)
 
 
 def _static_power(name: str, x: Any, exponent: int) -> Array:
@@ -306,7 +309,8 @@ def _static_power(name: str, x: Any, exponent: int) -> Array:
             raise DtypeError(name, "an integer to a negative power is not an integer", got=str(exponent), hint="floats")
         return reciprocal(x) if exponent == -1 else ops.integer_power(x, exponent=exponent)
     if exponent == 0:
-        return shape.broadcast_to(x.dtype.type(1), shape=x.shape)
+        ones = shape.broadcast_to(x.dtype.type(1), shape=x.shape)
+        return ones if getattr(x, "weak_type", False) else strongly_typed(ones)
     result: Any = None
     while True:
         if exponent & 1:

@@ -46,7 +46,7 @@ def _defined_shift(shift: Callable, sign_extends: bool) -> Callable[..., Any]:
     def shifted(x: Any, count: Any) -> Any:
         dtype = dtype_name(x)
         last = tirx.const(np.dtype(dtype).itemsize * 8 - 1, dtype)
-        too_far = tirx.Or(count > last, count < zero(x))
+        too_far = tirx.Or(count > last, count < zero(x)) if is_signed(x) else count > last
         if sign_extends and is_signed(x):
             return shift(x, tirx.Select(too_far, last, count))
         return tirx.Select(too_far, zero(x), shift(x, tirx.Select(too_far, zero(x), count)))

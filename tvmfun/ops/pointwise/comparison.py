@@ -77,12 +77,23 @@ def differ(x: Any, y: Any) -> Any:
 
 equal = _comparison("equal", _equal, relax.op.equal, np.equal)
 not_equal = _comparison("not_equal", differ, relax.op.not_equal, np.not_equal, undoes_astype=True)
-less = _comparison("less", lambda x, y: x < y, relax.op.less, np.less, of_index=False)
+
+
+def _less(x: Any, y: Any) -> Any:
+    # TVM divides unsigned numbers by the limit, and fails on comparisons of such quotients inside of one another.
+    if dtype_name(x) == "uint32" and isinstance(y, tirx.IntImm) and y.value > 0:
+        return x <= tirx.const(y.value - 1, "uint32")
+    return x < y
+
+
+def _at_least(x: Any, y: Any) -> Any:
+    return tirx.Not(_less(x, y)) if dtype_name(x) == "uint32" else x >= y
+
+
+less = _comparison("less", _less, relax.op.less, np.less, of_index=False)
 less_equal = _comparison("less_equal", lambda x, y: x <= y, relax.op.less_equal, np.less_equal)
-greater = _comparison("greater", lambda x, y: x > y, relax.op.greater, np.greater, undoes_astype=True)
-greater_equal = _comparison(
-    "greater_equal", lambda x, y: x >= y, relax.op.greater_equal, np.greater_equal, of_index=True
-)
+greater = _comparison("greater", lambda x, y: _less(y, x), relax.op.greater, np.greater, undoes_astype=True)
+greater_equal = _comparison("greater_equal", _at_least, relax.op.greater_equal, np.greater_equal, of_index=True)
 
 isnan = pointwise("isnan", is_nan, domain=FLOATS, result=dtypes.bool_, spelling=relax.op.isnan)
 

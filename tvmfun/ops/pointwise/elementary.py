@@ -15,7 +15,7 @@ from tvmfun.core.array import Array, ShapeDtype
 from tvmfun.core.expressions import dtype_name
 from tvmfun.errors import ArgumentError
 from tvmfun.ops import formula
-from tvmfun.ops.formula import compute_in_float32, libm, one
+from tvmfun.ops.formula import compute_in_float32, libm, one, opaque
 from tvmfun.ops.pointwise.arithmetic import abs, one_minus_square
 from tvmfun.ops.pointwise.comparison import equal, where
 from tvmfun.ops.pointwise.registration import constant, float_function, pointwise, require_float
@@ -161,7 +161,9 @@ def _power(x: Any, y: Any) -> Any:
     exponent = y.value if isinstance(y, tirx.Cast) else y
     if not isinstance(exponent, tirx.FloatImm):
         return tirx.power(x, y)
-    if exponent.value not in (0.5, -0.5):  # `tirx.power` warns of known exponents from 3 on
+    if exponent.value not in (0.5, -0.5):
+        # TVM warns of known exponents from 3 on. In float32 they become products, in float64 calls.
+        y = opaque(exponent.value, "float64") if dtype_name(x) == "float64" else y
         return tirx.call_intrin(dtype_name(x), "tirx.pow", x, y)
     root, infinity = tirx.abs(tirx.sqrt(x)), tirx.const(math.inf, dtype_name(x))
     if exponent.value > 0:
