@@ -144,4 +144,4 @@ __all__ = [
     "vmap",
 ]
 
-__getattr__ = _missing(__name__)
+__getattr__ = _missing(__name__, submodules=["scipy"])

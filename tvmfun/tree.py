@@ -59,6 +59,8 @@ _IsLeaf = Callable[[Any], bool] | None
 KeyPath: TypeAlias = tuple[Any, ...]
 # For each registered dataclass the names of its children and of its static fields.
 dataclass_fields: dict[type, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+# For each class that is registered with functions the one that flattens, and whether that returns keys with children.
+flatten_functions: dict[type, tuple[Callable[[Any], tuple[Iterable[Any], Any]], bool]] = {}
 register = functools.partial(optree.register_pytree_node, namespace=_NAMESPACE)
 
 

@@ -11,7 +11,7 @@ from optree import PyTreeKind
 from optree import PyTreeSpec as Structure
 
 from tvmfun.exact_keys import exact_key, same_structure
-from tvmfun.tree import dataclass_fields, flatten, leaf_types
+from tvmfun.tree import dataclass_fields, flatten, flatten_functions, leaf_types
 
 _SEQUENCE_KINDS = (PyTreeKind.LIST, PyTreeKind.TUPLE, PyTreeKind.NAMEDTUPLE)
 
@@ -65,8 +65,8 @@ def never_matches(tree: Any) -> None:
 def expectation(structure: Structure, avals: Sequence[Any] | None = None) -> Callable[[Any], Any]:
     """Generates a function that returns the leaves of a tree of this structure, and None for another tree.
 
-    The function always returns None if the structure has containers other than dicts, lists, tuples, named tuples and
-    our dataclasses.
+    The function always returns None if the structure has containers other than dicts, lists, tuples, named tuples, our
+    dataclasses and classes that are registered with functions.
 
     Args:
         structure: the structure.
@@ -110,6 +110,14 @@ def expectation(structure: Structure, avals: Sequence[Any] | None = None) -> Cal
                     test += f" or {node}.{name} is not {constant(value)}"
                     test += f" and exact_key({node}.{name}) != {constant(exact_key(value))}"
             taken = f"{targets} = {constant(operator.attrgetter(*fields))}({node})" if size else ""
+        elif part.type in flatten_functions:
+            function, has_keys = flatten_functions[part.type]
+            level = part.one_level()
+            (static,) = level.walk(range(size), lambda kind, metadata, children: [metadata.value])
+            given, data = f"v{next(numbers)}", f"v{next(numbers)}"
+            lines += [f"if {test}: return None", f"{given}, {data} = {constant(function)}({node})"]
+            test = f"{data} is not {constant(static)} and exact_key({data}) != {constant(exact_key(static))}"
+            taken = f"_, [{targets}] = zip(*{given})" if has_keys and size else f"[{targets}] = {given}"
         elif kind != PyTreeKind.NONE:
             return never_matches
         lines += [f"if {test}: return None", taken]

@@ -121,10 +121,7 @@ def register_pytree_node(
 
     def flatten_with_keys(node: Any) -> tuple:
         pairs, static = flatten_with_keys_func(node)  # type: ignore[misc]  # called if there is one
-        keys, children = [], []
-        for key, child in pairs:
-            keys.append(key)
-            children.append(child)
+        keys, children = zip(*pairs, strict=True) if (pairs := tuple(pairs)) else ((), ())
         return children, StaticData(static), keys
 
     unflatten = lambda static, children: unflatten_func(static.value, tuple(children))
@@ -132,6 +129,7 @@ def register_pytree_node(
         _register(where, nodetype, flatten, unflatten, optree.FlattenedEntry)
     else:
         _register(where, nodetype, flatten_with_keys, unflatten, OwnKeyEntry)
+    tree.flatten_functions[nodetype] = flatten_func, flatten_func is flatten_with_keys_func
 
 
 def register_pytree_node_class(cls: _T) -> _T:

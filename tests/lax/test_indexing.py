@@ -324,6 +324,20 @@ def test_segments_of_integers(name):
         close(getattr(lax, name)(x, np.maximum(IDS, 0)), getattr(jax.ops, name)(x, np.maximum(IDS, 0)), 0)
 
 
+@pytest.mark.parametrize("name", ["segment_sum", "segment_prod", "segment_max", "segment_min"])
+@pytest.mark.parametrize("shape", [(0,), (3,), (3, 2)])
+def test_no_segments(name, shape):
+    data, ids = np.ones(shape, "float32"), np.zeros(shape[:1], "int32")
+    ours, theirs = getattr(lax, name), getattr(jax.ops, name)
+    expected = np.asarray(theirs(data, ids, 0))
+    for found in (ours(data, ids, 0), tvmfun.jit(lambda x, i: ours(x, i, 0))(data, ids)):
+        assert found.shape == expected.shape and found.dtype == expected.dtype
+    gradient = tvmfun.grad(lambda x: ours(x, ids, 0).sum())(data)
+    np.testing.assert_array_equal(gradient, np.zeros(shape))
+    batched = tvmfun.vmap(lambda x: ours(x, ids, 0))(np.stack([data, data]))
+    assert batched.shape == (2, *expected.shape)
+
+
 @pytest.mark.parametrize("name", ["segment_sum", "segment_max"])
 def test_segments_of_one_number(name):
     close(getattr(lax, name)(1.5, IDS, 6), getattr(jax.ops, name)(1.5, IDS, 6), 0)

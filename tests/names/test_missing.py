@@ -1,11 +1,11 @@
 """A name that a module or an object does not have: the message says where it is, or why there is none."""
 
-from __future__ import annotations
-
 import copy
 import importlib
 import pickle
 import re
+import subprocess
+import sys
 from operator import attrgetter
 
 import pytest
@@ -72,6 +72,13 @@ def test_submodules_are_imported_as_ever():
     from tvmfun import metrics
 
     assert metrics is tvmfun.metrics
+
+
+def test_scipy_is_imported_at_its_first_use():
+    code = "import sys, tvmfun; assert 'tvmfun.scipy' not in sys.modules; print(tvmfun.scipy.special.expit(0.0))"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown.strip() == "0.5"
+    assert "scipy" in dir(tvmfun) and hasattr(tvmfun, "scipy")
 
 
 @pytest.mark.parametrize(

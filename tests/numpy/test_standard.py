@@ -281,6 +281,8 @@ def test_isdtype():
 
 def test_issubdtype():
     assert tnp.issubdtype("bfloat16", tnp.floating) and tnp.issubdtype("bfloat16", tnp.number)
+    assert tnp.issubdtype(tnp.ones(2, "bfloat16"), tnp.floating) and not tnp.issubdtype(np.ones(2), tnp.integer)
+    tvmfun.trace(lambda x: [] if tnp.issubdtype(x, tnp.integer) else 1 / 0)(tnp.arange(2))
     assert not tnp.issubdtype("bfloat16", tnp.integer) and not tnp.issubdtype("int8", tnp.inexact)
     assert tnp.issubdtype(None, tnp.floating) and not tnp.issubdtype(None, tnp.complexfloating)
     assert tnp.issubdtype("bfloat16", tnp.bfloat16) and not tnp.issubdtype("bfloat16", "float32")

@@ -54,6 +54,9 @@ def _segment(
     numbers = ScatterDimensionNumbers(window, (0,), (0,))
     base = tnp.full((count, *rest), start(data.dtype), data.dtype)
 
+    if isinstance(count, int) and count == 0:  # each element is of a segment that there is not
+        return base
+
     def combined(ids: Array, data: Array) -> Array:
         return scatter(base, tnp.expand_dims(ids, -1), data, numbers, unique_indices=unique, mode=mode)
 

@@ -11,7 +11,7 @@ import dis
 import importlib
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from operator import itemgetter
 from types import FrameType, ModuleType
@@ -73,8 +73,12 @@ class MissingNameError(AttributeError):
         return type(self), self.args
 
 
-def missing(module: str) -> Callable[[str], Any]:
+def missing(module: str, submodules: Sequence[str] = ()) -> Callable[[str], Any]:
     """The ``__getattr__`` of a public module.
+
+    Args:
+        module: its name.
+        submodules: the submodules that are imported at their first use.
 
     >>> import tvmfun.numpy as tnp
     >>> tnp.cummax
@@ -83,6 +87,8 @@ def missing(module: str) -> Callable[[str], Any]:
     """
 
     def attribute(name: str) -> Any:
+        if name in submodules:
+            return importlib.import_module(f"{module}.{name}")
         if name.startswith("_"):
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         if _is_imported_by(sys._getframe(1)):

@@ -145,13 +145,15 @@ def isdtype(dtype: DTypeLike, kind: Any) -> bool:
 
 
 def issubdtype(arg1: Any, arg2: Any) -> bool:
-    """Returns whether a dtype is another one, or belongs to a class of NumPy's such as ``numpy.floating``.
+    """Returns whether a dtype, or that of an array, is another one or of a class of NumPy's such as ``numpy.floating``.
 
     None is float64, as in NumPy.
 
     >>> issubdtype("bfloat16", np.floating), issubdtype("int8", np.floating)
     (True, False)
     """
+    if isinstance(arg1, Array | np.ndarray):
+        arg1 = arg1.dtype
     arg1 = dtypes.canonical(np.float64 if arg1 is None else arg1)
     is_class = isinstance(arg2, type) and arg2 in (np.generic, np.number, np.inexact, np.floating)
     if arg1 == dtypes.bfloat16 and is_class:  # NumPy does not take it for a float

@@ -1,6 +1,6 @@
 """Special functions, linear algebra, statistics and more, with the names and arguments of ``jax.scipy``.
 
-It is imported by name: ``import tvmfun.scipy``, or ``from tvmfun.scipy import stats``. There is no ``fft`` and
+It is imported at its first use, or by ``from tvmfun.scipy import stats``. There is no ``fft`` and
 ``spatial`` yet.
 """
 
