@@ -116,8 +116,8 @@ class Kernels:
             self.callers[name] = function
             return
         is_optimized = self.optimized and not is_straight(function)
-        is_merged = self.optimized and not is_optimized and not is_callee
-        if is_merged and str(function.attrs.get("tvmfun.rule")) in _MERGED:
+        can_merge = self.optimized and not is_optimized and not is_callee
+        if can_merge and str(function.attrs.get("tvmfun.rule")) in _MERGED:
             self._straight[name] = function
         else:
             self._wait(name, function, is_optimized)
