@@ -121,7 +121,8 @@ def register_pytree_node(
 
     def flatten_with_keys(node: Any) -> tuple:
         pairs, static = flatten_with_keys_func(node)  # type: ignore[misc]  # called if there is one
-        keys, children = zip(*pairs, strict=True) if (pairs := tuple(pairs)) else ((), ())
+        pairs = tuple(pairs)
+        keys, children = zip(*pairs, strict=True) if pairs else ((), ())
         return children, StaticData(static), keys
 
     unflatten = lambda static, children: unflatten_func(static.value, tuple(children))
