@@ -329,8 +329,7 @@ def _integer_power(name: str, base: Any, exponent: Any) -> Array:
         bits = int(np.max(np.asarray(exponent), initial=0)).bit_length()
     zero, one = dtype.type(0), dtype.type(1)
     if isinstance(base, np.generic) and base == 2:
-        fits = ops.bitwise_and(ops.greater_equal(exponent, zero), ops.less(exponent, dtype.type(8 * dtype.itemsize)))
-        return ops.where(fits, ops.left_shift(one, ops.where(fits, exponent, zero)), zero)
+        return ops.left_shift(one, exponent)  # 0 for exponents below 0, and from the number of bits on
     result, factor = one, base
     for bit in range(bits):
         is_set = ops.not_equal(ops.bitwise_and(exponent, dtype.type(1 << bit)), zero)
