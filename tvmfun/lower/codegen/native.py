@@ -217,8 +217,6 @@ class NativeModule:
     def __init__(
         self, kernels: Kernels, steps: Sequence[Call | Store], slots: int, target: Target, is_timed: bool = False
     ) -> None:
-        #: Whether :meth:`load` generates machine code: only for this machine.
-        self.is_generated = _is_of_this_machine(target)
         self._names_of_variables = kernels.names
         kernels.merge()
         #: The replacement of each function that was merged with similar ones.
@@ -249,6 +247,8 @@ class NativeModule:
         )
         #: The number of threads that kernels use.
         self.threads = thread_count(target)
+        #: Whether :meth:`load` generates machine code: only for this machine.
+        self.is_generated = _is_of_this_machine(target)
 
     def load(self) -> Any:
         """Returns the module with ``main``; machine code for this machine is generated at once, in threads."""
@@ -293,14 +293,10 @@ class NativeModule:
 
     def _generated(self, form: Emission | None) -> dict[Emission, Any]:
         """The machine code of ``main`` if its form is known: a module, or the bytes of an object file."""
-        if form is Emission.MEMORY and self.is_generated:
-            module = self._module_of_main(in_memory=True)
-            with loading():
-                _generate(module, "main")
-            return {form: module}
-        if form is Emission.OBJECT:
-            return {form: _object_file(self._module_of_main(in_memory=False))}
-        return {}
+        if form is None:
+            return {}
+        module = self._module_of_main(in_memory=form is Emission.MEMORY)
+        return {form: _emitted(module, form, "main", self._target) or module}
 
 
 def _in_threads(function: Callable, *arguments: Sequence) -> list:
@@ -329,10 +325,16 @@ def _write_object(module: Any, path: str) -> None:
     module.write_to_file(path, "o")
 
 
-def _object_file(module: Any) -> bytes:
-    with files_in_memory(1, ".o") as (path,):
-        _write_object(module, path)
-        return Path(path).read_bytes()
+def _emitted(module: Any, form: Emission | None, name: str, target: Target) -> bytes | None:
+    """Generates the machine code of a module that has a function of this name; returns the object file if it is one."""
+    if form is Emission.MEMORY and _is_of_this_machine(target):
+        with loading():
+            _generate(module, name)
+    elif form is Emission.OBJECT:
+        with files_in_memory(1, ".o") as (path,):
+            _write_object(module, path)
+            return Path(path).read_bytes()
+    return None
 
 
 def _compiled(
@@ -346,13 +348,7 @@ def _compiled(
     names_of_functions = [name.name_hint for name in functions]
     lowered, allocated = _lowered(target, functions, optimized)
     module = _built(target, lowered, optimized, names, partial(with_addresses, names=names_of_functions))
-    form, object_file = emission(), None
-    if form is Emission.MEMORY and _is_of_this_machine(target):
-        with loading():
-            _generate(module, WRITE_ADDRESSES)
-    elif form is Emission.OBJECT:
-        object_file = _object_file(module)
-    return _Part(module, allocated, object_file)
+    return _Part(module, allocated, _emitted(module, emission(), WRITE_ADDRESSES, target))
 
 
 def _lowered(target: Target, functions: dict, optimized: bool = True) -> tuple[tvm.IRModule, dict[str, list[Event]]]:
