@@ -1,5 +1,7 @@
 """A name that a module or an object does not have: the message says where it is, or why there is none."""
 
+from __future__ import annotations
+
 import copy
 import importlib
 import pickle
